@@ -1,6 +1,6 @@
 //! How a backend is found, asked and loaded at run time.
 
-use crate::engine::{LoadRequest, Loaded};
+use crate::load::{LoadRequest, Loaded};
 use crate::models::ModelInfo;
 use crate::Result;
 
