@@ -2,6 +2,8 @@
 
 pub mod dtype;
 pub mod error;
+#[cfg(feature = "text")]
+pub mod text;
 
 pub use dtype::DType;
 pub use error::{Error, PairingCheck, Result};
