@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use dflash_core::checkpoint::{Checkpoint, Claims, WeightSource};
-use dflash_core::config::{
-    Architecture, DraftConfig, DraftKind, Mixer, RopeScaling, TargetConfig,
-};
+use dflash_core::config::{Architecture, DraftConfig, DraftKind, Mixer, RopeScaling, TargetConfig};
 use dflash_core::{Error, PairingCheck, Result};
 
 fn fixtures() -> PathBuf {
@@ -54,11 +52,7 @@ fn claim_target(config: &TargetConfig, claims: &mut Claims) -> Result<()> {
         if layer.mixer == Mixer::GatedDelta {
             let g = config.gated_delta.expect("hybrid");
             let value = g.value_heads * g.value_dim;
-            claims.weight(
-                &name("linear_attn.in_proj_qkv"),
-                g.conv_channels(),
-                hidden,
-            )?;
+            claims.weight(&name("linear_attn.in_proj_qkv"), g.conv_channels(), hidden)?;
             claims.weight(&name("linear_attn.in_proj_z"), value, hidden)?;
             claims.weight(&name("linear_attn.in_proj_a"), g.value_heads, hidden)?;
             claims.weight(&name("linear_attn.in_proj_b"), g.value_heads, hidden)?;
@@ -275,7 +269,8 @@ fn facts_of_the_families() {
         Some(Some(48))
     );
 
-    let nano = TargetConfig::read(&fixtures().join("nano/target")).unwrap_or_else(|e| panic!("{e}"));
+    let nano =
+        TargetConfig::read(&fixtures().join("nano/target")).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(
         nano.eos_token_ids,
         [2, 0],
