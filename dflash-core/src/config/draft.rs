@@ -169,10 +169,13 @@ impl DraftConfig {
         let mask = reader.first("mask_token_id", Section::token)?;
         let mask_token_id = flat.required("mask_token_id", mask)?;
         if mask_token_id as usize >= vocab_size {
-            return Err(flat.error(
-                "mask_token_id",
-                format!("{mask_token_id} is outside the {vocab_size} ids of the vocabulary"),
-            ));
+            return Err(Error::Pairing {
+                check: PairingCheck::MaskToken,
+                reason: format!(
+                    "the mask token {mask_token_id} is outside the draft's own vocabulary of {vocab_size} ids"
+                ),
+                hint: None,
+            });
         }
         let layers = reader.layers(block_size)?;
         let scale = reader.first("input_embedding_scale", |s, k| {
@@ -375,31 +378,20 @@ impl<'a> Places<'_, 'a> {
                 ),
             ));
         }
-        for (i, id) in ids.iter().enumerate() {
-            if ids[..i].contains(id) {
-                return Err(self.flat.error(key, format!("layer {id} is named twice")));
-            }
-            let Some(count) = num_target_layers else {
-                continue;
-            };
-            if *id >= count {
-                let error = self.flat.error(
-                    key,
-                    format!("layer {id} of a target of {count} layers, counted from 0"),
-                );
-                return Err(if *id == count {
-                    error.with_hint(
-                        "these ids seem to count the embedding as 0; each must be one less",
-                    )
-                } else {
-                    error
-                });
-            }
-        }
-        if !ids.is_sorted() {
-            self.notes.push(format!(
-                "`{key}` is not ascending; taps are concatenated in the order given"
-            ));
+        // Repeated and unordered ids are well defined: taps are concatenated as listed.
+        let Some(count) = num_target_layers else {
+            return Ok(ids);
+        };
+        if let Some(id) = ids.iter().find(|id| **id >= count) {
+            return Err(Error::Pairing {
+                check: PairingCheck::Taps,
+                reason: format!(
+                    "tap {id} does not exist in a target of {count} layers, counted from 0"
+                ),
+                hint: (*id == count).then(|| {
+                    "the ids seem to count the embedding as 0; each would be one too large".into()
+                }),
+            });
         }
         Ok(ids)
     }
