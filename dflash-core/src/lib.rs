@@ -1,5 +1,7 @@
 //! Models, drafts and the round loop of DFlash speculative decoding.
 
+pub mod checkpoint;
+pub mod config;
 pub mod dtype;
 pub mod error;
 
