@@ -4,9 +4,12 @@
 //! second buffer. Up to the rows of one row block (at least sixteen) the weights are read once per
 //! product; longer inputs go in row blocks that fit in the second-level cache.
 
+use std::marker::PhantomData;
+use std::ops::Range;
+
 use dflash_core::DType;
 
-use super::isa::Kernel;
+use super::isa::{Isa, Kernel};
 use super::scratch::with_scratch;
 use super::simd::Simd;
 use super::tile::{Bf16, F16, F32, Format, Operands, block, pack_row, packed_len};
@@ -70,7 +73,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// The bytes of some rows.
-    pub(crate) fn rows(&self, range: std::ops::Range<usize>) -> &'a [u8] {
+    pub(crate) fn rows(&self, range: Range<usize>) -> &'a [u8] {
         let size = self.inner * self.dtype.size();
         &self.bytes[range.start * size..range.end * size]
     }
@@ -155,7 +158,7 @@ pub fn linear_many(cpu: &Cpu, x: &[f32], rows: usize, products: &mut [Product<'_
                     let start = task * step;
                     let end = (start + step).min(part.weight.outputs);
                     // SAFETY: tasks have disjoint column ranges.
-                    cpu.isa.run(unsafe { part.columns(start..end) });
+                    unsafe { part.compute(cpu.isa, start..end) };
                     return;
                 }
                 task -= count;
@@ -234,45 +237,42 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The kernel for some of the columns.
+    /// Computes some of the columns.
     ///
     /// # Safety
-    /// Kernels of overlapping ranges must not run at the same time, and nothing else may use those results meanwhile.
-    pub(crate) unsafe fn columns(&self, range: std::ops::Range<usize>) -> Columns<'_, 'a> {
+    /// Calls with overlapping ranges must not run at the same time, and nothing else may use those
+    /// results meanwhile.
+    pub(crate) unsafe fn compute(&self, isa: Isa, range: Range<usize>) {
         assert!(range.end <= self.weight.outputs, "invariant: columns exist");
-        Columns { part: self, range }
+        match self.weight.dtype {
+            DType::F32 => self.compute_as::<F32>(isa, range),
+            DType::Bf16 => self.compute_as::<Bf16>(isa, range),
+            DType::F16 => self.compute_as::<F16>(isa, range),
+        }
     }
-}
 
-/// The kernel that computes a column range of a product.
-pub(crate) struct Columns<'p, 'a> {
-    part: &'p Part<'a>,
-    range: std::ops::Range<usize>,
-}
-
-impl Kernel for Columns<'_, '_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        match self.part.weight.dtype {
-            DType::F32 => self.run_as::<S, F32>(s),
-            DType::Bf16 => self.run_as::<S, Bf16>(s),
-            DType::F16 => self.run_as::<S, F16>(s),
+    fn compute_as<W: Format>(&self, isa: Isa, range: Range<usize>) {
+        if self.rows <= 2 {
+            isa.run(Columns::<W, true> { part: self, range, format: PhantomData });
+        } else {
+            isa.run(Columns::<W, false> { part: self, range, format: PhantomData });
         }
     }
 }
 
-impl Columns<'_, '_> {
+/// The kernel that computes a column range of a product.
+struct Columns<'p, 'a, W, const NARROW: bool> {
+    part: &'p Part<'a>,
+    range: Range<usize>,
+    format: PhantomData<W>,
+}
+
+impl<W: Format, const NARROW: bool> Kernel for Columns<'_, '_, W, NARROW> {
+    type Out = ();
+
     #[inline(always)]
-    fn run_as<S: Simd, W: Format>(self, s: S) {
-        let Part {
-            x,
-            rows,
-            weight,
-            bias,
-            out,
-        } = *self.part;
+    fn run<S: Simd>(self, s: S) {
+        let Part { x, rows, weight, bias, out } = *self.part;
         let weights = weight.rows(self.range.clone());
         let bias = bias.map(|b| &b[self.range.clone()]);
         let stride = packed_len(weight.inner);
@@ -289,9 +289,9 @@ impl Columns<'_, '_> {
                 out: unsafe { out.start.add(row * weight.outputs + self.range.start) },
                 out_stride: weight.outputs,
             };
-            // SAFETY: `Part` checked the sizes of input, weights, bias and output; `Part::columns` has
+            // SAFETY: `Part` checked the sizes of input, weights, bias and output; `Part::compute` has
             // the caller's word that nobody else touches these columns.
-            unsafe { block::<S, W>(s, at, count, self.range.len()) };
+            unsafe { block::<S, W, NARROW>(s, at, count, self.range.len()) };
             row += count;
         }
     }

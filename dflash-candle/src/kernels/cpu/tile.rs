@@ -113,30 +113,34 @@ pub(crate) struct Operands<'a> {
     pub(crate) out_stride: usize,
 }
 
-/// Computes `rows` by `cols` results.
+/// Computes `rows` by `cols` results; `narrow` says that there are at most two rows.
+///
+/// The two cases are separate kernels because a function that holds all tile shapes grows so large
+/// that the compiler stops inlining single instructions into it.
 ///
 /// # Safety
 /// `x` must be readable for `rows` packed rows, `w` for `cols` weight rows, and `out` writable (by
 /// this thread alone) for `cols` results in each of `rows` rows; `bias` must have `cols` numbers.
 #[inline(always)]
-pub(crate) unsafe fn block<S: Simd, W: Format>(s: S, at: Operands<'_>, rows: usize, cols: usize) {
+pub(crate) unsafe fn block<S: Simd, W: Format, const NARROW: bool>(s: S, at: Operands<'_>, rows: usize, cols: usize) {
     let mut col = 0;
     // SAFETY: in every call `col + C <= cols`.
     unsafe {
-        while S::NARROW_COLS == 8 && rows <= 2 && cols - col >= 8 {
-            column_run::<S, W, 8>(s, at, rows, col);
+        while NARROW && S::NARROW_COLS == 8 && cols - col >= 8 {
+            column_run::<S, W, NARROW, 8>(s, at, rows, col);
             col += 8;
         }
-        while S::NARROW_COLS >= 4 && cols - col >= 4 {
-            column_run::<S, W, 4>(s, at, rows, col);
+        while (if NARROW { S::NARROW_COLS } else { S::TILE_COLS }) >= 4 && cols - col >= 4 {
+            column_run::<S, W, NARROW, 4>(s, at, rows, col);
             col += 4;
         }
-        while cols - col >= 2 {
-            column_run::<S, W, 2>(s, at, rows, col);
+        while !NARROW && S::TILE_COLS == 2 && cols - col >= 2 {
+            column_run::<S, W, NARROW, 2>(s, at, rows, col);
             col += 2;
         }
-        if col < cols {
-            column_run::<S, W, 1>(s, at, rows, col);
+        while col < cols {
+            column_run::<S, W, NARROW, 1>(s, at, rows, col);
+            col += 1;
         }
     }
 }
@@ -146,31 +150,34 @@ pub(crate) unsafe fn block<S: Simd, W: Format>(s: S, at: Operands<'_>, rows: usi
 /// # Safety
 /// As for [`block`], with `col + C` columns.
 #[inline(always)]
-unsafe fn column_run<S: Simd, W: Format, const C: usize>(
-    s: S,
-    at: Operands<'_>,
-    rows: usize,
-    col: usize,
-) {
+unsafe fn column_run<S: Simd, W: Format, const NARROW: bool, const C: usize>(s: S, at: Operands<'_>, rows: usize, col: usize) {
+    // The last numbers of each weight row, next to zeros.
+    let mut tails = [[0_u8; 4 * STEP]; C];
+    let tail = at.inner % STEP;
+    if tail != 0 {
+        for (c, to) in tails.iter_mut().enumerate() {
+            let from = ((col + c + 1) * at.inner - tail) * W::BYTES;
+            // SAFETY: `tail` numbers end each weight row, and `to` has room for a step of the widest format.
+            unsafe { std::ptr::copy_nonoverlapping(at.w.add(from), to.as_mut_ptr(), tail * W::BYTES) };
+        }
+    }
     let mut row = 0;
     // SAFETY: in every call `row + R <= rows`.
     unsafe {
-        if C <= S::TILE_COLS {
-            while S::TILE_ROWS >= 4 && rows - row >= 4 {
-                tile::<S, W, 4, C>(s, at, row, col);
-                row += 4;
-            }
-            if S::TILE_ROWS >= 4 && rows - row == 3 {
-                tile::<S, W, 3, C>(s, at, row, col);
-                row += 3;
-            }
+        while !NARROW && S::TILE_ROWS >= 4 && rows - row >= 4 {
+            tile::<S, W, 4, C>(s, at, row, col, &tails);
+            row += 4;
+        }
+        if !NARROW && S::TILE_ROWS >= 4 && rows - row == 3 {
+            tile::<S, W, 3, C>(s, at, row, col, &tails);
+            row += 3;
         }
         while S::TILE_ROWS >= 2 && rows - row >= 2 {
-            tile::<S, W, 2, C>(s, at, row, col);
+            tile::<S, W, 2, C>(s, at, row, col, &tails);
             row += 2;
         }
         while row < rows {
-            tile::<S, W, 1, C>(s, at, row, col);
+            tile::<S, W, 1, C>(s, at, row, col, &tails);
             row += 1;
         }
     }
@@ -186,38 +193,22 @@ unsafe fn tile<S: Simd, W: Format, const R: usize, const C: usize>(
     at: Operands<'_>,
     row: usize,
     col: usize,
+    tails: &[[u8; 4 * STEP]; C],
 ) {
     let stride = packed_len(at.inner);
     let row_bytes = at.inner * W::BYTES;
     // SAFETY: inside the rows and weight rows that the caller vouches for.
     let (x, w) = unsafe { (at.x.add(row * stride), at.w.add(col * row_bytes)) };
     let mut acc = [[s.splat(0.0); C]; R];
-    let steps = at.inner / STEP;
-    for step in 0..steps {
-        // SAFETY: `step` is a whole step of every row.
+    let whole = at.inner / STEP;
+    for step in 0..stride / STEP {
+        // SAFETY: the packed rows are readable up to `stride`; a whole step of every weight row is
+        // read from the weights, an incomplete one from `tails`.
         unsafe {
+            let (from, distance) = if step < whole { (w.add(step * STEP * W::BYTES), row_bytes) } else { (tails.as_ptr().cast(), 4 * STEP) };
             let (first, second) = load_rows::<S, R>(s, x.add(step * STEP), stride);
-            let weights = w.add(step * STEP * W::BYTES);
             for c in 0..C {
-                let (a, b) = W::load(s, weights.add(c * row_bytes));
-                for r in 0..R {
-                    acc[r][c] = s.fma(first[r], a, acc[r][c]);
-                    acc[r][c] = s.fma(second[r], b, acc[r][c]);
-                }
-            }
-        }
-    }
-    let tail = at.inner % STEP;
-    if tail != 0 {
-        // The packed rows end in zeros; the weights' last numbers are copied next to zeros.
-        // SAFETY: `tail` numbers are left of every weight row, and the padding of the packed rows is readable.
-        unsafe {
-            let (first, second) = load_rows::<S, R>(s, x.add(steps * STEP), stride);
-            for c in 0..C {
-                let mut last = [0_u8; 4 * STEP];
-                let from = w.add(c * row_bytes + steps * STEP * W::BYTES);
-                std::ptr::copy_nonoverlapping(from, last.as_mut_ptr(), tail * W::BYTES);
-                let (a, b) = W::load(s, last.as_ptr());
+                let (a, b) = W::load(s, from.add(c * distance));
                 for r in 0..R {
                     acc[r][c] = s.fma(first[r], a, acc[r][c]);
                     acc[r][c] = s.fma(second[r], b, acc[r][c]);
