@@ -283,6 +283,7 @@ impl<W: Format, const NARROW: bool> Kernel for Columns<'_, '_, W, NARROW> {
             let at = Operands {
                 x: x[row * stride..].as_ptr(),
                 w: weights.as_ptr(),
+                w_stride: weight.inner * W::BYTES,
                 inner: weight.inner,
                 bias,
                 // SAFETY: `row` and the range lie inside the output, checked by `Part`.

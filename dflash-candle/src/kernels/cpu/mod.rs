@@ -12,7 +12,10 @@
 
 mod isa;
 mod linear;
+mod math;
+mod norm;
 mod pool;
+mod rope;
 mod scratch;
 mod simd;
 mod tile;
@@ -22,7 +25,12 @@ mod testing;
 
 pub use isa::Isa;
 pub use linear::{Matrix, Product, linear, linear_many};
+pub use math::{
+    Activation, exp_in_place, gelu_in_place, glu_in_place, sigmoid_gate_in_place, sigmoid_in_place, silu_in_place, softplus, tanh_in_place,
+};
+pub use norm::{gated_rms_norm, rms_norm};
 pub use pool::Pool;
+pub use rope::{HeadNorm, Heads, Rotation, norm_rope};
 
 /// Multiply-adds below which waking other threads costs more than it saves.
 const PARALLEL_WORK: usize = 60_000;

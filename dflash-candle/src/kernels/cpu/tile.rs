@@ -101,8 +101,10 @@ fn pack_step(from: &[f32; STEP], interleaved: bool, to: &mut [f32; STEP]) {
 pub(crate) struct Operands<'a> {
     /// First packed row; rows follow each other at `packed_len(inner)`.
     pub(crate) x: *const f32,
-    /// First byte of the first weight row of the run; weight rows follow each other without gaps.
+    /// First byte of the first weight row of the run.
     pub(crate) w: *const u8,
+    /// Bytes between neighbouring weight rows.
+    pub(crate) w_stride: usize,
     /// The inner dimension.
     pub(crate) inner: usize,
     /// One number per weight row of the run.
@@ -156,7 +158,7 @@ unsafe fn column_run<S: Simd, W: Format, const NARROW: bool, const C: usize>(s: 
     let tail = at.inner % STEP;
     if tail != 0 {
         for (c, to) in tails.iter_mut().enumerate() {
-            let from = ((col + c + 1) * at.inner - tail) * W::BYTES;
+            let from = (col + c) * at.w_stride + (at.inner - tail) * W::BYTES;
             // SAFETY: `tail` numbers end each weight row, and `to` has room for a step of the widest format.
             unsafe { std::ptr::copy_nonoverlapping(at.w.add(from), to.as_mut_ptr(), tail * W::BYTES) };
         }
@@ -196,7 +198,7 @@ unsafe fn tile<S: Simd, W: Format, const R: usize, const C: usize>(
     tails: &[[u8; 4 * STEP]; C],
 ) {
     let stride = packed_len(at.inner);
-    let row_bytes = at.inner * W::BYTES;
+    let row_bytes = at.w_stride;
     // SAFETY: inside the rows and weight rows that the caller vouches for.
     let (x, w) = unsafe { (at.x.add(row * stride), at.w.add(col * row_bytes)) };
     let mut acc = [[s.splat(0.0); C]; R];

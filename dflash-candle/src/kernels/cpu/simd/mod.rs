@@ -66,8 +66,6 @@ pub(crate) trait Simd: Copy {
     fn sum(self, v: Self::V) -> f32;
     /// Four such sums.
     fn sum4(self, v: [Self::V; 4]) -> [f32; 4];
-    /// Asks for a cache line that will be read soon.
-    fn prefetch(self, at: *const u8);
 }
 
 /// Adds sixteen lanes in the order that [`Simd::sum`] documents.

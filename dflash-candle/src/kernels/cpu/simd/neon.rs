@@ -123,10 +123,6 @@ impl Simd for Neon {
         fn sum(v: V) -> f32 { sum_four(vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3]))) }
         fn sum4(v: [V; 4]) -> [f32; 4] { [self.sum(v[0]), self.sum(v[1]), self.sum(v[2]), self.sum(v[3])] }
     }
-
-    // There is no stable prefetch intrinsic; the hardware prefetchers see linear streams anyway.
-    #[inline(always)]
-    fn prefetch(self, _at: *const u8) {}
 }
 
 /// The larger one; `b` where either is not a number.

@@ -122,6 +122,4 @@ impl Simd for Portable {
             sum_lanes(&v[3]),
         ]
     }
-    #[inline(always)]
-    fn prefetch(self, _at: *const u8) {}
 }

@@ -96,7 +96,6 @@ impl Simd for Avx512 {
             _mm_storeu_ps(out.as_mut_ptr(), first);
             out
         }
-        fn prefetch(at: *const u8) -> () { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 }
 
@@ -163,7 +162,6 @@ impl Simd for Avx2 {
             _mm_storeu_ps(out.as_mut_ptr(), _mm_unpacklo_ps(low, high));
             out
         }
-        fn prefetch(at: *const u8) -> () { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 }
 
