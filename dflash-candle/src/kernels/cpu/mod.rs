@@ -10,6 +10,8 @@
 //! registers. Shapes are checked on entry with `assert!`: callers validate user data, so a failing
 //! check is a bug of the caller, and the checks are what the `unsafe` code inside relies on.
 
+mod attention;
+mod attention_tile;
 mod isa;
 mod linear;
 mod math;
@@ -23,6 +25,7 @@ mod tile;
 #[cfg(test)]
 mod testing;
 
+pub use attention::{Attention, KeysValues, Sight, Visible, attention};
 pub use isa::Isa;
 pub use linear::{Matrix, Product, linear, linear_many};
 pub use math::{
