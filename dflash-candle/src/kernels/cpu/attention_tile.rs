@@ -22,7 +22,11 @@ pub(crate) struct Scores<'a> {
 
 impl Scores<'_> {
     pub(crate) fn compute(self, isa: Isa) {
-        if self.rows <= 2 { isa.run(ScoresKernel::<true>(self)) } else { isa.run(ScoresKernel::<false>(self)) }
+        if self.rows <= 2 {
+            isa.run(ScoresKernel::<true>(self))
+        } else {
+            isa.run(ScoresKernel::<false>(self))
+        }
     }
 }
 
@@ -33,13 +37,31 @@ impl<const NARROW: bool> Kernel for ScoresKernel<'_, NARROW> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Scores { q, rows, keys, stride, dim, count, out, out_stride } = self.0;
+        let Scores {
+            q,
+            rows,
+            keys,
+            stride,
+            dim,
+            count,
+            out,
+            out_stride,
+        } = self.0;
         if rows == 0 || count == 0 {
             return;
         }
-        assert!(q.len() >= rows * packed_len(dim), "invariant: packed queries are complete");
-        assert!(keys.len() >= (count - 1) * stride + dim, "invariant: keys lie inside their slice");
-        assert!(out.len() >= (rows - 1) * out_stride + count && count <= out_stride, "invariant: scores fit");
+        assert!(
+            q.len() >= rows * packed_len(dim),
+            "invariant: packed queries are complete"
+        );
+        assert!(
+            keys.len() >= (count - 1) * stride + dim,
+            "invariant: keys lie inside their slice"
+        );
+        assert!(
+            out.len() >= (rows - 1) * out_stride + count && count <= out_stride,
+            "invariant: scores fit"
+        );
         let at = Operands {
             x: q.as_ptr(),
             w: keys.as_ptr().cast(),
@@ -111,7 +133,11 @@ fn exponentials<S: Simd>(s: S, x: &mut [f32], max: f32) {
 /// Adds numbers to the lanes in turn, the first one to lane `phase`.
 #[inline(always)]
 fn add_to_lanes<S: Simd>(s: S, x: &[f32], phase: usize, lanes: &mut [f32; LANES]) {
-    let head = if phase == 0 { 0 } else { (LANES - phase).min(x.len()) };
+    let head = if phase == 0 {
+        0
+    } else {
+        (LANES - phase).min(x.len())
+    };
     for (lane, x) in lanes[phase..].iter_mut().zip(&x[..head]) {
         *lane += x;
     }
@@ -151,9 +177,18 @@ impl Kernel for Weigh<'_> {
         if rows == 0 || self.count == 0 {
             return;
         }
-        assert!(self.weights.len() >= (rows - 1) * self.keys + self.count, "invariant: a weight per key and row");
-        assert!(self.values.len() >= (self.count - 1) * self.stride + self.dim, "invariant: values lie inside their slice");
-        assert!(self.acc_stride >= self.dim.next_multiple_of(LANES), "invariant: accumulators are whole vectors");
+        assert!(
+            self.weights.len() >= (rows - 1) * self.keys + self.count,
+            "invariant: a weight per key and row"
+        );
+        assert!(
+            self.values.len() >= (self.count - 1) * self.stride + self.dim,
+            "invariant: values lie inside their slice"
+        );
+        assert!(
+            self.acc_stride >= self.dim.next_multiple_of(LANES),
+            "invariant: accumulators are whole vectors"
+        );
         let at = Pointers {
             weights: self.weights.as_ptr(),
             keys: self.keys,
@@ -186,7 +221,14 @@ impl Kernel for Weigh<'_> {
         if column < self.dim {
             for (r, acc) in self.acc.chunks_exact_mut(self.acc_stride).enumerate() {
                 let weights = &self.weights[r * self.keys..][..self.count];
-                weigh_rest(s, weights, &self.values[column..], self.stride, self.dim - column, &mut acc[column..]);
+                weigh_rest(
+                    s,
+                    weights,
+                    &self.values[column..],
+                    self.stride,
+                    self.dim - column,
+                    &mut acc[column..],
+                );
             }
         }
     }
@@ -206,8 +248,17 @@ struct Pointers {
 
 /// The last, incomplete vector of one row.
 #[inline(always)]
-fn weigh_rest<S: Simd>(s: S, weights: &[f32], values: &[f32], stride: usize, width: usize, acc: &mut [f32]) {
-    let Some(acc) = acc.first_chunk_mut::<LANES>() else { return };
+fn weigh_rest<S: Simd>(
+    s: S,
+    weights: &[f32],
+    values: &[f32],
+    stride: usize,
+    width: usize,
+    acc: &mut [f32],
+) {
+    let Some(acc) = acc.first_chunk_mut::<LANES>() else {
+        return;
+    };
     let mut sum = s.load(acc);
     for (key, weight) in weights.iter().enumerate() {
         let v = s.load(&pad(&values[key * stride..][..width]));
@@ -245,7 +296,12 @@ unsafe fn weigh_rows<S: Simd, const C: usize>(s: S, at: Pointers, rows: usize, c
 /// # Safety
 /// As for [`weigh_rows`], with `row + R` rows.
 #[inline(always)]
-unsafe fn weigh_tile<S: Simd, const R: usize, const C: usize>(s: S, at: Pointers, row: usize, column: usize) {
+unsafe fn weigh_tile<S: Simd, const R: usize, const C: usize>(
+    s: S,
+    at: Pointers,
+    row: usize,
+    column: usize,
+) {
     let mut acc = [[s.splat(0.0); C]; R];
     // SAFETY: rows, keys and columns exist, says the caller.
     unsafe {
@@ -260,7 +316,11 @@ unsafe fn weigh_tile<S: Simd, const R: usize, const C: usize>(s: S, at: Pointers
         for key in 0..at.count {
             let mut v = [s.splat(0.0); C];
             for c in 0..C {
-                v[c] = s.load(&*values.add(key * at.stride + c * LANES).cast::<[f32; LANES]>());
+                v[c] = s.load(
+                    &*values
+                        .add(key * at.stride + c * LANES)
+                        .cast::<[f32; LANES]>(),
+                );
             }
             for r in 0..R {
                 let weight = s.splat(*weights.add(r * at.keys + key));
@@ -271,7 +331,10 @@ unsafe fn weigh_tile<S: Simd, const R: usize, const C: usize>(s: S, at: Pointers
         }
         for r in 0..R {
             for c in 0..C {
-                s.store(&mut *to.add(r * at.acc_stride + c * LANES).cast::<[f32; LANES]>(), acc[r][c]);
+                s.store(
+                    &mut *to.add(r * at.acc_stride + c * LANES).cast::<[f32; LANES]>(),
+                    acc[r][c],
+                );
             }
         }
     }

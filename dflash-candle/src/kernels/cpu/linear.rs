@@ -10,6 +10,7 @@ use std::ops::Range;
 use dflash_core::DType;
 
 use super::isa::{Isa, Kernel};
+use super::math::{Activation, glu_here};
 use super::scratch::with_scratch;
 use super::simd::Simd;
 use super::tile::{Bf16, F16, F32, Format, Operands, block, pack_row, packed_len};
@@ -120,51 +121,181 @@ pub fn linear_many(cpu: &Cpu, x: &[f32], rows: usize, products: &mut [Product<'_
             "invariant: products of one input share its width"
         );
     }
-    let halves = products.iter().any(|p| p.weight.interleaved()) as usize;
-    let plain = products.iter().any(|p| !p.weight.interleaved()) as usize;
-    let packed_size = rows * packed_len(inner);
-    with_scratch(packed_size * (halves + plain), |packed| {
-        let (interleaved_x, plain_x) = packed.split_at_mut(halves * packed_size);
-        if halves == 1 {
-            pack(cpu, x, rows, inner, true, interleaved_x);
-        }
-        if plain == 1 {
-            pack(cpu, x, rows, inner, false, plain_x);
-        }
-        let outputs: usize = products.iter().map(|p| p.weight.outputs).sum();
-        let tasks = cpu.tasks(rows * inner * outputs);
-        let step = outputs
-            .div_ceil(tasks)
-            .next_multiple_of(COLUMN_GRANULE)
-            .max(1);
-        let counts: Vec<usize> = products
-            .iter()
-            .map(|p| p.weight.outputs.div_ceil(step))
-            .collect();
+    let packing = Packing::of(products.iter().map(|p| p.weight));
+    with_scratch(packing.size(rows, inner), |scratch| {
+        let packed = packing.pack(cpu, x, rows, inner, scratch);
         let parts: Vec<Part<'_>> = products
             .iter_mut()
-            .map(|p| {
-                let x: &[f32] = if p.weight.interleaved() {
-                    interleaved_x
-                } else {
-                    plain_x
-                };
-                Part::new(x, rows, p.weight, p.bias, p.out)
-            })
+            .map(|p| Part::new(packed.of(p.weight), rows, p.weight, p.bias, p.out))
             .collect();
-        cpu.pool.run(counts.iter().sum(), &|mut task| {
-            for (part, count) in parts.iter().zip(&counts) {
-                if task < *count {
-                    let start = task * step;
-                    let end = (start + step).min(part.weight.outputs);
-                    // SAFETY: tasks have disjoint column ranges.
-                    unsafe { part.compute(cpu.isa, start..end) };
-                    return;
-                }
-                task -= count;
-            }
+        let outputs: Vec<usize> = parts.iter().map(|p| p.weight.outputs).collect();
+        let cost = rows * inner * outputs.iter().sum::<usize>();
+        split_columns(cpu, &outputs, cost, |i, range| {
+            // SAFETY: tasks have disjoint column ranges.
+            unsafe { parts[i].compute(cpu.isa, range) };
         });
     });
+}
+
+/// `out = act(x · gateᵀ) · (x · upᵀ)`, the gated half of a feed-forward layer.
+///
+/// # Panics
+/// If a slice's length does not match its shape.
+pub fn glu(
+    cpu: &Cpu,
+    x: &[f32],
+    rows: usize,
+    gate: Matrix<'_>,
+    up: Matrix<'_>,
+    act: Activation,
+    out: &mut [f32],
+) {
+    assert_eq!(
+        (gate.inner, gate.outputs),
+        (up.inner, up.outputs),
+        "invariant: gate and up have one shape"
+    );
+    let packing = Packing::of([gate, up]);
+    let size = packing.size(rows, gate.inner);
+    with_scratch(size + rows * up.outputs, |scratch| {
+        let (scratch, ups) = scratch.split_at_mut(size);
+        let packed = packing.pack(cpu, x, rows, gate.inner, scratch);
+        let pair = GluPart {
+            gate: Part::new(packed.of(gate), rows, gate, None, out),
+            up: Part::new(packed.of(up), rows, up, None, &mut ups[..rows * up.outputs]),
+        };
+        split_columns(
+            cpu,
+            &[gate.outputs],
+            2 * rows * gate.inner * gate.outputs,
+            |_, range| {
+                // SAFETY: tasks have disjoint column ranges.
+                unsafe { pair.compute(cpu.isa, act, range) };
+            },
+        );
+    });
+}
+
+/// Calls `task(i, columns)` for column ranges that cover `0..outputs[i]` of every matrix `i`, in
+/// parallel if `cost` multiply-adds are worth it.
+pub(crate) fn split_columns(
+    cpu: &Cpu,
+    outputs: &[usize],
+    cost: usize,
+    task: impl Fn(usize, Range<usize>) + Sync,
+) {
+    let all: usize = outputs.iter().sum();
+    let step = all
+        .div_ceil(cpu.tasks(cost))
+        .next_multiple_of(COLUMN_GRANULE)
+        .max(COLUMN_GRANULE);
+    let count = outputs.iter().map(|o| o.div_ceil(step)).sum();
+    cpu.pool.run(count, &|mut number| {
+        for (i, outputs) in outputs.iter().enumerate() {
+            let tasks = outputs.div_ceil(step);
+            if number < tasks {
+                task(i, number * step..((number + 1) * step).min(*outputs));
+                return;
+            }
+            number -= tasks;
+        }
+    });
+}
+
+/// Which packed forms of an input its weights need.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Packing {
+    interleaved: bool,
+    plain: bool,
+}
+
+impl Packing {
+    pub(crate) fn of<'a>(weights: impl IntoIterator<Item = Matrix<'a>>) -> Self {
+        let mut packing = Self {
+            interleaved: false,
+            plain: false,
+        };
+        for weight in weights {
+            *(if weight.interleaved() {
+                &mut packing.interleaved
+            } else {
+                &mut packing.plain
+            }) = true;
+        }
+        packing
+    }
+
+    /// Numbers that all forms take.
+    pub(crate) fn size(self, rows: usize, inner: usize) -> usize {
+        rows * packed_len(inner) * (usize::from(self.interleaved) + usize::from(self.plain))
+    }
+
+    pub(crate) fn pack<'p>(
+        self,
+        cpu: &Cpu,
+        x: &[f32],
+        rows: usize,
+        inner: usize,
+        scratch: &'p mut [f32],
+    ) -> Packed<'p> {
+        let size = rows * packed_len(inner);
+        let (interleaved, plain) = scratch.split_at_mut(if self.interleaved { size } else { 0 });
+        if self.interleaved {
+            pack(cpu, x, rows, inner, true, interleaved);
+        }
+        if self.plain {
+            pack(cpu, x, rows, inner, false, plain);
+        }
+        Packed { interleaved, plain }
+    }
+}
+
+/// The packed forms of an input.
+#[derive(Clone, Copy)]
+pub(crate) struct Packed<'p> {
+    interleaved: &'p [f32],
+    plain: &'p [f32],
+}
+
+impl<'p> Packed<'p> {
+    /// The form that a weight needs.
+    pub(crate) fn of(&self, weight: Matrix<'_>) -> &'p [f32] {
+        if weight.interleaved() {
+            self.interleaved
+        } else {
+            self.plain
+        }
+    }
+}
+
+/// Two products of one input whose results are combined.
+pub(crate) struct GluPart<'a> {
+    pub(crate) gate: Part<'a>,
+    pub(crate) up: Part<'a>,
+}
+
+impl GluPart<'_> {
+    /// Computes some of the columns of `act(gate) · up` into the gate's output.
+    ///
+    /// # Safety
+    /// As for [`Part::compute`].
+    pub(crate) unsafe fn compute(&self, isa: Isa, act: Activation, range: Range<usize>) {
+        let width = self.gate.weight.outputs;
+        // SAFETY: the caller's word covers both products' columns.
+        unsafe {
+            self.gate.compute(isa, range.clone());
+            self.up.compute(isa, range.clone());
+            for row in 0..self.gate.rows {
+                let columns = row * width + range.start..row * width + range.end;
+                glu_here(
+                    isa,
+                    act,
+                    self.gate.out.part(columns.clone()),
+                    self.up.out.part(columns),
+                );
+            }
+        }
+    }
 }
 
 /// Packs all rows of an input; `packed` has `rows * packed_len(inner)` numbers.
@@ -253,9 +384,17 @@ impl<'a> Part<'a> {
 
     fn compute_as<W: Format>(&self, isa: Isa, range: Range<usize>) {
         if self.rows <= 2 {
-            isa.run(Columns::<W, true> { part: self, range, format: PhantomData });
+            isa.run(Columns::<W, true> {
+                part: self,
+                range,
+                format: PhantomData,
+            });
         } else {
-            isa.run(Columns::<W, false> { part: self, range, format: PhantomData });
+            isa.run(Columns::<W, false> {
+                part: self,
+                range,
+                format: PhantomData,
+            });
         }
     }
 }
@@ -272,7 +411,13 @@ impl<W: Format, const NARROW: bool> Kernel for Columns<'_, '_, W, NARROW> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Part { x, rows, weight, bias, out } = *self.part;
+        let Part {
+            x,
+            rows,
+            weight,
+            bias,
+            out,
+        } = *self.part;
         let weights = weight.rows(self.range.clone());
         let bias = bias.map(|b| &b[self.range.clone()]);
         let stride = packed_len(weight.inner);
@@ -454,6 +599,38 @@ mod tests {
                     &mut alone,
                 );
                 assert_bits(together, &alone, &format!("{cpu:?} {}", w.1));
+            }
+        }
+    }
+
+    #[test]
+    fn the_fused_gate_equals_its_parts() {
+        let mut numbers = Numbers::new(4);
+        let (inner, outputs) = (96, 200);
+        let x = numbers.vec(20 * inner);
+        for (gate_type, up_type) in [(DType::Bf16, DType::Bf16), (DType::F32, DType::Bf16)] {
+            let gate = encode(&numbers.vec(outputs * inner), gate_type).0;
+            let up = encode(&numbers.vec(outputs * inner), up_type).0;
+            let (gate, up) = (
+                Matrix::new(&gate[1..], gate_type, outputs, inner),
+                Matrix::new(&up[1..], up_type, outputs, inner),
+            );
+            for cpu in contexts() {
+                for act in [Activation::Silu, Activation::GeluTanh] {
+                    for rows in [1, 2, 7, 20] {
+                        let x = &x[..rows * inner];
+                        let (mut fused, mut a, mut b) = (
+                            vec![0.0; rows * outputs],
+                            vec![0.0; rows * outputs],
+                            vec![0.0; rows * outputs],
+                        );
+                        glu(&cpu, x, rows, gate, up, act, &mut fused);
+                        linear(&cpu, x, rows, gate, None, &mut a);
+                        linear(&cpu, x, rows, up, None, &mut b);
+                        super::super::glu_in_place(&cpu, act, &mut a, &b);
+                        assert_bits(&fused, &a, &format!("{cpu:?} {act:?} {rows}"));
+                    }
+                }
             }
         }
     }

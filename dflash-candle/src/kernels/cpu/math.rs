@@ -21,7 +21,13 @@ pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     let r = s.fma(n, s.splat(-0.693_359_375), x);
     let r = s.fma(n, s.splat(2.121_944_4e-4), r);
     let mut p = s.splat(1.987_569_1e-4);
-    for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+    for c in [
+        1.398_2e-3,
+        8.333_452e-3,
+        4.166_579_6e-2,
+        1.666_666_5e-1,
+        0.5,
+    ] {
         p = s.fma(p, r, s.splat(c));
     }
     let p = s.add(s.fma(p, s.mul(r, r), r), s.splat(1.0));
@@ -182,7 +188,8 @@ fn map<F: Unary>(cpu: &Cpu, x: &mut [f32]) {
     let (len, all) = (x.len(), Shared::new(x));
     cpu.split(len, LANES, len * COST, |range| {
         // SAFETY: ranges of one split are disjoint.
-        cpu.isa.run(Map(unsafe { all.part(range) }, PhantomData::<F>));
+        cpu.isa
+            .run(Map(unsafe { all.part(range) }, PhantomData::<F>));
     });
 }
 
@@ -191,7 +198,11 @@ fn map2<F: Binary>(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
     let (len, all) = (a.len(), Shared::new(a));
     cpu.split(len, LANES, len * COST, |range| {
         // SAFETY: ranges of one split are disjoint.
-        cpu.isa.run(Map2(unsafe { all.part(range.clone()) }, &b[range], PhantomData::<F>));
+        cpu.isa.run(Map2(
+            unsafe { all.part(range.clone()) },
+            &b[range],
+            PhantomData::<F>,
+        ));
     });
 }
 
@@ -239,11 +250,6 @@ pub(crate) fn glu_here(isa: Isa, act: Activation, gate: &mut [f32], up: &[f32]) 
     }
 }
 
-/// [`silu_in_place`] on the calling thread, for use inside a task.
-pub(crate) fn silu_here(isa: Isa, x: &mut [f32]) {
-    isa.run(Map(x, PhantomData::<Silu>));
-}
-
 /// `x := x · sigmoid(gate)`, elementwise: the output gate of an attention layer.
 ///
 /// # Panics
@@ -273,7 +279,9 @@ mod tests {
 
     fn inputs() -> Vec<f32> {
         let mut numbers = Numbers::new(1);
-        let mut x: Vec<f32> = (0..40_000).map(|i| (i as f32 - 20_000.0) * 0.0051).collect();
+        let mut x: Vec<f32> = (0..40_000)
+            .map(|i| (i as f32 - 20_000.0) * 0.0051)
+            .collect();
         x.extend(numbers.vec(5_000));
         x.extend([0.0, -0.0, 1e-30, -1e-30, 1e-42, 88.7, -87.4, -100.0, -103.5]);
         x.push(0.25);
@@ -286,13 +294,21 @@ mod tests {
             let x = inputs();
             let mut y = x.clone();
             exp_in_place(&cpu, &mut y);
-            let limit = if cpu.isa() == super::super::Isa::portable() { 2.0 } else { 1.5 };
+            let limit = if cpu.isa() == super::super::Isa::portable() {
+                2.0
+            } else {
+                1.5
+            };
             for (x, y) in x.iter().zip(&y) {
                 let expected = f64::from(*x).exp();
                 if expected > f64::from(f32::MAX) {
                     assert_eq!(*y, f32::INFINITY, "{cpu:?} exp({x})");
                 } else {
-                    assert!(ulps(*y, expected) <= limit, "{cpu:?} exp({x}) = {y}, {} units off", ulps(*y, expected));
+                    assert!(
+                        ulps(*y, expected) <= limit,
+                        "{cpu:?} exp({x}) = {y}, {} units off",
+                        ulps(*y, expected)
+                    );
                 }
             }
         }
@@ -301,9 +317,20 @@ mod tests {
     #[test]
     fn numbers_that_are_not_finite_follow_the_rules() {
         for cpu in single() {
-            let mut y = [f32::NEG_INFINITY, f32::INFINITY, f32::NAN, -200.0, 200.0, 0.0];
+            let mut y = [
+                f32::NEG_INFINITY,
+                f32::INFINITY,
+                f32::NAN,
+                -200.0,
+                200.0,
+                0.0,
+            ];
             exp_in_place(&cpu, &mut y);
-            assert_eq!((y[0], y[1], y[3], y[4], y[5]), (0.0, f32::INFINITY, 0.0, f32::INFINITY, 1.0), "{cpu:?}");
+            assert_eq!(
+                (y[0], y[1], y[3], y[4], y[5]),
+                (0.0, f32::INFINITY, 0.0, f32::INFINITY, 1.0),
+                "{cpu:?}"
+            );
             assert!(y[2].is_nan());
             let mut y = [f32::NEG_INFINITY, f32::INFINITY, f32::NAN, -1000.0];
             sigmoid_in_place(&cpu, &mut y);
@@ -319,7 +346,10 @@ mod tests {
             assert!(y[2].is_nan());
         }
         assert!(softplus(f32::NAN).is_nan());
-        assert_eq!((softplus(f32::INFINITY), softplus(f32::NEG_INFINITY)), (f32::INFINITY, 0.0));
+        assert_eq!(
+            (softplus(f32::INFINITY), softplus(f32::NEG_INFINITY)),
+            (f32::INFINITY, 0.0)
+        );
     }
 
     #[test]
@@ -331,7 +361,10 @@ mod tests {
                 run(&cpu, &mut y);
                 for (x, y) in x.iter().zip(&y) {
                     let e = formula(f64::from(*x));
-                    assert!((f64::from(*y) - e).abs() <= 1e-6 * e.abs() + 1e-30, "{cpu:?} {name}({x}) = {y}, expected {e}");
+                    assert!(
+                        (f64::from(*y) - e).abs() <= 1e-6 * e.abs() + 1e-30,
+                        "{cpu:?} {name}({x}) = {y}, expected {e}"
+                    );
                 }
             };
             check(sigmoid_in_place, |x| 1.0 / (1.0 + (-x).exp()), "sigmoid");
@@ -341,12 +374,22 @@ mod tests {
             gelu_in_place(&cpu, &mut y);
             for (x, y) in x.iter().zip(&y) {
                 let x = f64::from(*x);
-                let e = 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x)).tanh());
-                assert!((f64::from(*y) - e).abs() <= 1e-5 * e.abs() + 1e-6, "{cpu:?} gelu({x}) = {y}, expected {e}");
+                let e = 0.5
+                    * x
+                    * (1.0
+                        + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x))
+                            .tanh());
+                assert!(
+                    (f64::from(*y) - e).abs() <= 1e-5 * e.abs() + 1e-6,
+                    "{cpu:?} gelu({x}) = {y}, expected {e}"
+                );
             }
             for x in x {
                 let e = (1.0 + f64::from(x).exp()).ln();
-                assert!((f64::from(softplus(x)) - e).abs() <= 1e-6 * (1.0 + e), "softplus({x})");
+                assert!(
+                    (f64::from(softplus(x)) - e).abs() <= 1e-6 * (1.0 + e),
+                    "softplus({x})"
+                );
             }
         }
     }

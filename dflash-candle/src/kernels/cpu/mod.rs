@@ -12,13 +12,18 @@
 
 mod attention;
 mod attention_tile;
+mod conv;
+mod embedding;
+mod gated_delta;
 mod isa;
 mod linear;
 mod math;
+mod moe;
 mod norm;
 mod pool;
 mod rope;
 mod scratch;
+mod select;
 mod simd;
 mod tile;
 
@@ -26,14 +31,20 @@ mod tile;
 mod testing;
 
 pub use attention::{Attention, KeysValues, Sight, Visible, attention};
+pub use conv::{DynamicKernel, dynamic_conv, short_conv};
+pub use embedding::{embedding, widen};
+pub use gated_delta::{GatedDelta, GatedDeltaRows, MAX_KEY_DIM, gated_delta};
 pub use isa::Isa;
-pub use linear::{Matrix, Product, linear, linear_many};
+pub use linear::{Matrix, Product, glu, linear, linear_many};
 pub use math::{
-    Activation, exp_in_place, gelu_in_place, glu_in_place, sigmoid_gate_in_place, sigmoid_in_place, silu_in_place, softplus, tanh_in_place,
+    Activation, exp_in_place, gelu_in_place, glu_in_place, sigmoid_gate_in_place, sigmoid_in_place,
+    silu_in_place, softplus, tanh_in_place,
 };
+pub use moe::{Expert, Routes, moe};
 pub use norm::{gated_rms_norm, rms_norm};
 pub use pool::Pool;
 pub use rope::{HeadNorm, Heads, Rotation, norm_rope};
+pub use select::{Best, all_finite, argmax, top_k};
 
 /// Multiply-adds below which waking other threads costs more than it saves.
 const PARALLEL_WORK: usize = 60_000;

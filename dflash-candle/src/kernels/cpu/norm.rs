@@ -40,7 +40,13 @@ pub(crate) fn inverse_rms<S: Simd>(s: S, x: &[f32], eps: f32) -> f32 {
 
 /// Normalises one row into `out`.
 #[inline(always)]
-pub(crate) fn norm_row<S: Simd>(s: S, x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
+pub(crate) fn norm_row<S: Simd>(
+    s: S,
+    x: &[f32],
+    weight: Option<&[f32]>,
+    eps: f32,
+    out: &mut [f32],
+) {
     let inverse = inverse_rms(s, x, eps);
     match weight {
         Some(w) => {
@@ -70,7 +76,12 @@ impl Kernel for Norm<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for (r, (x, out)) in self.x.chunks_exact(self.dim).zip(self.out.chunks_exact_mut(self.dim)).enumerate() {
+        for (r, (x, out)) in self
+            .x
+            .chunks_exact(self.dim)
+            .zip(self.out.chunks_exact_mut(self.dim))
+            .enumerate()
+        {
             norm_row(s, x, self.weight, self.eps, out);
             if let Some(gate) = self.gate {
                 times_silu(s, out, &gate[r * self.dim..(r + 1) * self.dim]);
@@ -102,7 +113,14 @@ fn times_silu<S: Simd>(s: S, x: &mut [f32], gate: &[f32]) {
 ///
 /// # Panics
 /// If `x` does not hold whole rows, or lengths differ.
-pub fn rms_norm(cpu: &Cpu, x: &[f32], dim: usize, weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
+pub fn rms_norm(
+    cpu: &Cpu,
+    x: &[f32],
+    dim: usize,
+    weight: Option<&[f32]>,
+    eps: f32,
+    out: &mut [f32],
+) {
     norm(cpu, x, dim, weight, None, eps, out);
 }
 
@@ -110,22 +128,60 @@ pub fn rms_norm(cpu: &Cpu, x: &[f32], dim: usize, weight: Option<&[f32]>, eps: f
 ///
 /// # Panics
 /// If `x` does not hold whole rows, or lengths differ.
-pub fn gated_rms_norm(cpu: &Cpu, x: &[f32], gate: &[f32], dim: usize, weight: &[f32], eps: f32, out: &mut [f32]) {
+pub fn gated_rms_norm(
+    cpu: &Cpu,
+    x: &[f32],
+    gate: &[f32],
+    dim: usize,
+    weight: &[f32],
+    eps: f32,
+    out: &mut [f32],
+) {
     assert_eq!(gate.len(), x.len(), "invariant: a gate per number");
     norm(cpu, x, dim, Some(weight), Some(gate), eps, out);
 }
 
-fn norm(cpu: &Cpu, x: &[f32], dim: usize, weight: Option<&[f32]>, gate: Option<&[f32]>, eps: f32, out: &mut [f32]) {
-    assert!(dim > 0 && x.len().is_multiple_of(dim), "invariant: a norm's input holds whole rows");
-    assert_eq!(out.len(), x.len(), "invariant: a norm's output has the shape of its input");
-    assert!(weight.is_none_or(|w| w.len() == dim), "invariant: a norm has one weight per number of a row");
+fn norm(
+    cpu: &Cpu,
+    x: &[f32],
+    dim: usize,
+    weight: Option<&[f32]>,
+    gate: Option<&[f32]>,
+    eps: f32,
+    out: &mut [f32],
+) {
+    assert!(
+        dim > 0 && x.len().is_multiple_of(dim),
+        "invariant: a norm's input holds whole rows"
+    );
+    assert_eq!(
+        out.len(),
+        x.len(),
+        "invariant: a norm's output has the shape of its input"
+    );
+    assert!(
+        weight.is_none_or(|w| w.len() == dim),
+        "invariant: a norm has one weight per number of a row"
+    );
     let all = Shared::new(out);
-    cpu.split(x.len() / dim, 1, x.len() * if gate.is_some() { 16 } else { 2 }, |rows| {
-        let range = rows.start * dim..rows.end * dim;
-        // SAFETY: ranges of one split are disjoint.
-        let out = unsafe { all.part(range.clone()) };
-        cpu.isa.run(Norm { x: &x[range.clone()], weight, gate: gate.map(|g| &g[range]), dim, eps, out });
-    });
+    cpu.split(
+        x.len() / dim,
+        1,
+        x.len() * if gate.is_some() { 16 } else { 2 },
+        |rows| {
+            let range = rows.start * dim..rows.end * dim;
+            // SAFETY: ranges of one split are disjoint.
+            let out = unsafe { all.part(range.clone()) };
+            cpu.isa.run(Norm {
+                x: &x[range.clone()],
+                weight,
+                gate: gate.map(|g| &g[range]),
+                dim,
+                eps,
+                out,
+            });
+        },
+    );
 }
 
 #[cfg(test)]
@@ -139,7 +195,11 @@ mod tests {
             for dim in LENGTHS.into_iter().chain([2048]) {
                 let mut numbers = Numbers::new(dim as u64);
                 let rows = 65;
-                let (x, z, w) = (numbers.vec(rows * dim), numbers.vec(rows * dim), numbers.vec(dim));
+                let (x, z, w) = (
+                    numbers.vec(rows * dim),
+                    numbers.vec(rows * dim),
+                    numbers.vec(dim),
+                );
                 let run = |x: &[f32], z: &[f32], kind: usize| {
                     let mut out = vec![f32::NAN; x.len()];
                     match kind {
@@ -154,7 +214,8 @@ mod tests {
                     let expected: Vec<f64> = (0..rows * dim)
                         .map(|i| {
                             let row = &x[i / dim * dim..(i / dim + 1) * dim];
-                            let mean = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / dim as f64;
+                            let mean =
+                                row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / dim as f64;
                             let y = f64::from(x[i]) / (mean + 1e-6).sqrt();
                             let z = f64::from(z[i]);
                             y * match kind {
@@ -167,7 +228,11 @@ mod tests {
                     assert_close(&all, &expected, 1e-5, &format!("{cpu:?} {dim} {kind}"));
                     for count in 1..=17 {
                         let part = run(&x[..count * dim], &z[..count * dim], kind);
-                        assert_bits(&part, &all[..count * dim], &format!("{cpu:?} {dim} {kind} {count} rows"));
+                        assert_bits(
+                            &part,
+                            &all[..count * dim],
+                            &format!("{cpu:?} {dim} {kind} {count} rows"),
+                        );
                     }
                 }
             }

@@ -27,7 +27,13 @@ pub struct Heads {
 impl Heads {
     /// Rows and heads without gaps.
     pub fn contiguous(time: usize, heads: usize, dim: usize) -> Self {
-        Self { time, heads, dim, time_stride: heads * dim, head_stride: dim }
+        Self {
+            time,
+            heads,
+            dim,
+            time_stride: heads * dim,
+            head_stride: dim,
+        }
     }
 
     /// Numbers that the first to the last number span.
@@ -86,7 +92,13 @@ fn rotate<S: Simd>(s: S, head: &mut [f32], cos: &[f32], sin: &[f32]) {
 }
 
 #[inline(always)]
-fn rotate_lanes<S: Simd>(s: S, a: &mut [f32; LANES], b: &mut [f32; LANES], cos: &[f32; LANES], sin: &[f32; LANES]) {
+fn rotate_lanes<S: Simd>(
+    s: S,
+    a: &mut [f32; LANES],
+    b: &mut [f32; LANES],
+    cos: &[f32; LANES],
+    sin: &[f32; LANES],
+) {
     let (x, y, c, n) = (s.load(a), s.load(b), s.load(cos), s.load(sin));
     let low = s.sub(s.mul(x, c), s.mul(y, n));
     let high = s.fma(x, n, s.mul(y, c));
@@ -120,7 +132,12 @@ impl Kernel for NormRope<'_> {
             if let Some(rope) = self.rotation {
                 let half = rope.dims / 2;
                 let angles = t * half..(t + 1) * half;
-                rotate(s, &mut out[..rope.dims], &rope.cos[angles.clone()], &rope.sin[angles]);
+                rotate(
+                    s,
+                    &mut out[..rope.dims],
+                    &rope.cos[angles.clone()],
+                    &rope.sin[angles],
+                );
             }
         }
     }
@@ -132,17 +149,48 @@ impl Kernel for NormRope<'_> {
 ///
 /// # Panics
 /// If a slice is too short for its shape, or `dims` is odd or larger than a head.
-pub fn norm_rope(cpu: &Cpu, x: &[f32], layout: Heads, norm: Option<HeadNorm<'_>>, rotation: Option<Rotation<'_>>, out: &mut [f32]) {
-    let Heads { time, heads, dim, .. } = layout;
-    assert!(x.len() >= layout.span(), "invariant: all heads lie inside the input");
-    assert_eq!(out.len(), time * heads * dim, "invariant: the output holds all heads");
+pub fn norm_rope(
+    cpu: &Cpu,
+    x: &[f32],
+    layout: Heads,
+    norm: Option<HeadNorm<'_>>,
+    rotation: Option<Rotation<'_>>,
+    out: &mut [f32],
+) {
+    let Heads {
+        time, heads, dim, ..
+    } = layout;
+    assert!(
+        x.len() >= layout.span(),
+        "invariant: all heads lie inside the input"
+    );
+    assert_eq!(
+        out.len(),
+        time * heads * dim,
+        "invariant: the output holds all heads"
+    );
     if let Some(weight) = norm.and_then(|n| n.weight) {
-        assert_eq!(weight.len(), dim, "invariant: one weight per number of a head");
+        assert_eq!(
+            weight.len(),
+            dim,
+            "invariant: one weight per number of a head"
+        );
     }
     if let Some(rope) = rotation {
-        assert!(rope.dims <= dim && rope.dims.is_multiple_of(2), "invariant: rotated features come in pairs inside a head");
-        assert_eq!(rope.cos.len(), time * rope.dims / 2, "invariant: one cosine per row and pair");
-        assert_eq!(rope.sin.len(), rope.cos.len(), "invariant: one sine per cosine");
+        assert!(
+            rope.dims <= dim && rope.dims.is_multiple_of(2),
+            "invariant: rotated features come in pairs inside a head"
+        );
+        assert_eq!(
+            rope.cos.len(),
+            time * rope.dims / 2,
+            "invariant: one cosine per row and pair"
+        );
+        assert_eq!(
+            rope.sin.len(),
+            rope.cos.len(),
+            "invariant: one sine per cosine"
+        );
     }
     if out.is_empty() {
         return;
@@ -153,7 +201,14 @@ pub fn norm_rope(cpu: &Cpu, x: &[f32], layout: Heads, norm: Option<HeadNorm<'_>>
         let width = heads * dim;
         // SAFETY: ranges of one split are disjoint.
         let out = unsafe { all.part(rows.start * width..rows.end * width) };
-        cpu.isa.run(NormRope { x, layout, norm, rotation, rows, out });
+        cpu.isa.run(NormRope {
+            x,
+            layout,
+            norm,
+            rotation,
+            rows,
+            out,
+        });
     });
 }
 
@@ -165,9 +220,21 @@ mod tests {
     #[test]
     fn heads_are_gathered_normed_and_rotated() {
         for cpu in contexts() {
-            for (heads, dim, dims, gap) in [(1, 2, 2, 0), (3, 6, 4, 1), (2, 64, 64, 64), (4, 128, 32, 7), (2, 40, 38, 0)] {
+            for (heads, dim, dims, gap) in [
+                (1, 2, 2, 0),
+                (3, 6, 4, 1),
+                (2, 64, 64, 64),
+                (4, 128, 32, 7),
+                (2, 40, 38, 0),
+            ] {
                 let time = 33;
-                let layout = Heads { time, heads, dim, head_stride: dim + gap, time_stride: heads * (dim + gap) + 5 };
+                let layout = Heads {
+                    time,
+                    heads,
+                    dim,
+                    head_stride: dim + gap,
+                    time_stride: heads * (dim + gap) + 5,
+                };
                 let mut numbers = Numbers::new(dim as u64);
                 // Numbers between the heads must not be read.
                 let mut x = vec![f32::NAN; layout.span()];
@@ -178,23 +245,45 @@ mod tests {
                 }
                 let weight = numbers.vec(dim);
                 let (cos, sin) = (numbers.vec(time * dims / 2), numbers.vec(time * dims / 2));
-                let norm = HeadNorm { weight: Some(&weight), eps: 1e-6 };
+                let norm = HeadNorm {
+                    weight: Some(&weight),
+                    eps: 1e-6,
+                };
                 let mut all = vec![f32::NAN; time * heads * dim];
-                norm_rope(&cpu, &x, layout, Some(norm), Some(Rotation { dims, cos: &cos, sin: &sin }), &mut all);
+                norm_rope(
+                    &cpu,
+                    &x,
+                    layout,
+                    Some(norm),
+                    Some(Rotation {
+                        dims,
+                        cos: &cos,
+                        sin: &sin,
+                    }),
+                    &mut all,
+                );
                 let mut expected = Vec::new();
                 for t in 0..time {
                     for h in 0..heads {
                         let row = &x[layout.at(t, h)..][..dim];
-                        let mean = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / dim as f64;
-                        let normed: Vec<f64> =
-                            row.iter().zip(&weight).map(|(v, w)| f64::from(*v) / (mean + 1e-6).sqrt() * f64::from(*w)).collect();
+                        let mean =
+                            row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / dim as f64;
+                        let normed: Vec<f64> = row
+                            .iter()
+                            .zip(&weight)
+                            .map(|(v, w)| f64::from(*v) / (mean + 1e-6).sqrt() * f64::from(*w))
+                            .collect();
                         for d in 0..dim {
                             let half = dims / 2;
                             expected.push(if d < half {
-                                let (c, s) = (f64::from(cos[t * half + d]), f64::from(sin[t * half + d]));
+                                let (c, s) =
+                                    (f64::from(cos[t * half + d]), f64::from(sin[t * half + d]));
                                 normed[d] * c - normed[d + half] * s
                             } else if d < dims {
-                                let (c, s) = (f64::from(cos[t * half + d - half]), f64::from(sin[t * half + d - half]));
+                                let (c, s) = (
+                                    f64::from(cos[t * half + d - half]),
+                                    f64::from(sin[t * half + d - half]),
+                                );
                                 normed[d - half] * s + normed[d] * c
                             } else {
                                 normed[d]
@@ -206,14 +295,33 @@ mod tests {
                 for t in 0..time {
                     let one = Heads { time: 1, ..layout };
                     let half = dims / 2;
-                    let rotation = Rotation { dims, cos: &cos[t * half..(t + 1) * half], sin: &sin[t * half..(t + 1) * half] };
+                    let rotation = Rotation {
+                        dims,
+                        cos: &cos[t * half..(t + 1) * half],
+                        sin: &sin[t * half..(t + 1) * half],
+                    };
                     let mut row = vec![f32::NAN; heads * dim];
-                    norm_rope(&cpu, &x[t * layout.time_stride..], one, Some(norm), Some(rotation), &mut row);
-                    assert_bits(&row, &all[t * heads * dim..(t + 1) * heads * dim], &format!("{cpu:?} row {t}"));
+                    norm_rope(
+                        &cpu,
+                        &x[t * layout.time_stride..],
+                        one,
+                        Some(norm),
+                        Some(rotation),
+                        &mut row,
+                    );
+                    assert_bits(
+                        &row,
+                        &all[t * heads * dim..(t + 1) * heads * dim],
+                        &format!("{cpu:?} row {t}"),
+                    );
                 }
                 let mut plain = vec![f32::NAN; time * heads * dim];
                 norm_rope(&cpu, &x, layout, None, None, &mut plain);
-                assert_bits(&plain[..dim], &x[..dim], "without norm and rotation heads are only gathered");
+                assert_bits(
+                    &plain[..dim],
+                    &x[..dim],
+                    "without norm and rotation heads are only gathered",
+                );
             }
         }
     }

@@ -124,7 +124,12 @@ pub(crate) struct Operands<'a> {
 /// `x` must be readable for `rows` packed rows, `w` for `cols` weight rows, and `out` writable (by
 /// this thread alone) for `cols` results in each of `rows` rows; `bias` must have `cols` numbers.
 #[inline(always)]
-pub(crate) unsafe fn block<S: Simd, W: Format, const NARROW: bool>(s: S, at: Operands<'_>, rows: usize, cols: usize) {
+pub(crate) unsafe fn block<S: Simd, W: Format, const NARROW: bool>(
+    s: S,
+    at: Operands<'_>,
+    rows: usize,
+    cols: usize,
+) {
     let mut col = 0;
     // SAFETY: in every call `col + C <= cols`.
     unsafe {
@@ -152,7 +157,12 @@ pub(crate) unsafe fn block<S: Simd, W: Format, const NARROW: bool>(s: S, at: Ope
 /// # Safety
 /// As for [`block`], with `col + C` columns.
 #[inline(always)]
-unsafe fn column_run<S: Simd, W: Format, const NARROW: bool, const C: usize>(s: S, at: Operands<'_>, rows: usize, col: usize) {
+unsafe fn column_run<S: Simd, W: Format, const NARROW: bool, const C: usize>(
+    s: S,
+    at: Operands<'_>,
+    rows: usize,
+    col: usize,
+) {
     // The last numbers of each weight row, next to zeros.
     let mut tails = [[0_u8; 4 * STEP]; C];
     let tail = at.inner % STEP;
@@ -160,7 +170,9 @@ unsafe fn column_run<S: Simd, W: Format, const NARROW: bool, const C: usize>(s: 
         for (c, to) in tails.iter_mut().enumerate() {
             let from = (col + c) * at.w_stride + (at.inner - tail) * W::BYTES;
             // SAFETY: `tail` numbers end each weight row, and `to` has room for a step of the widest format.
-            unsafe { std::ptr::copy_nonoverlapping(at.w.add(from), to.as_mut_ptr(), tail * W::BYTES) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(at.w.add(from), to.as_mut_ptr(), tail * W::BYTES)
+            };
         }
     }
     let mut row = 0;
@@ -207,7 +219,11 @@ unsafe fn tile<S: Simd, W: Format, const R: usize, const C: usize>(
         // SAFETY: the packed rows are readable up to `stride`; a whole step of every weight row is
         // read from the weights, an incomplete one from `tails`.
         unsafe {
-            let (from, distance) = if step < whole { (w.add(step * STEP * W::BYTES), row_bytes) } else { (tails.as_ptr().cast(), 4 * STEP) };
+            let (from, distance) = if step < whole {
+                (w.add(step * STEP * W::BYTES), row_bytes)
+            } else {
+                (tails.as_ptr().cast(), 4 * STEP)
+            };
             let (first, second) = load_rows::<S, R>(s, x.add(step * STEP), stride);
             for c in 0..C {
                 let (a, b) = W::load(s, from.add(c * distance));
