@@ -304,7 +304,7 @@ pub fn draw<B: Backend>(
 }
 
 /// Brings proposals to the device.
-pub(crate) fn upload_picked<B: Backend>(b: &B, picked: &host::Picked) -> Result<Drafted<B>> {
+pub fn upload_picked<B: Backend>(b: &B, picked: &host::Picked) -> Result<Drafted<B>> {
     Ok(Drafted {
         rows: picked.ids.len(),
         ids: b.upload_ids(&picked.ids)?,
@@ -317,11 +317,7 @@ pub(crate) fn upload_picked<B: Backend>(b: &B, picked: &host::Picked) -> Result<
 }
 
 /// Checks that the logits have a row per slot; their vocabulary size.
-pub(crate) fn slot_logits<B: Backend>(
-    b: &B,
-    logits: &B::Tensor,
-    rule: &ProposalRule,
-) -> Result<usize> {
+pub fn slot_logits<B: Backend>(b: &B, logits: &B::Tensor, rule: &ProposalRule) -> Result<usize> {
     let vocab = b.dim(logits, 2);
     expect_dims(
         b,
@@ -340,12 +336,7 @@ pub(crate) fn slot_logits<B: Backend>(
 }
 
 /// Checks the leading sizes of a tensor.
-pub(crate) fn expect_dims<B: Backend>(
-    b: &B,
-    what: &str,
-    t: &B::Tensor,
-    expected: &[usize],
-) -> Result<()> {
+pub fn expect_dims<B: Backend>(b: &B, what: &str, t: &B::Tensor, expected: &[usize]) -> Result<()> {
     let found: Vec<usize> = (0..expected.len()).map(|axis| b.dim(t, axis)).collect();
     if found == expected {
         Ok(())

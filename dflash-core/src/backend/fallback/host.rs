@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::spec::{Noise, ProposalRule, Rivals, RowRule, Verdict};
+use crate::spec::{Choice, Noise, ProposalRule, Rivals, RowRule, Verdict};
 use crate::{Error, Result};
 
 /// Proposals in host memory.
@@ -126,6 +126,17 @@ pub struct Candidates {
 }
 
 impl Candidates {
+    /// From each slot's best tokens with their logits, best first, equally many per slot.
+    pub fn from_slots(slots: &[Vec<(u32, f32)>], finite: bool) -> Self {
+        let all = || slots.iter().flatten();
+        Self {
+            ids: all().map(|c| c.0).collect(),
+            logits: all().map(|c| c.1).collect(),
+            per_slot: slots.first().map_or(0, Vec::len),
+            finite,
+        }
+    }
+
     /// The tokens, slot after slot, each slot's best first.
     pub fn ids(&self) -> &[u32] {
         &self.ids
@@ -283,6 +294,21 @@ pub fn draw(
     draft: Option<Picked>,
     rule: &RowRule<'_>,
 ) -> Result<Result<Verdict, usize>> {
+    draw_with(logits, vocab, draft, |index, row, before| {
+        rule.draw(index, row, before).ok()
+    })
+}
+
+/// [`draw`] with another way to choose a row's token, from the row's index, its logits and the drafts before it; `None` if it is not finite.
+///
+/// # Errors
+/// As [`draw`].
+pub fn draw_with(
+    logits: &[f32],
+    vocab: usize,
+    draft: Option<Picked>,
+    choose: impl Fn(usize, &[f32], &[u32]) -> Option<Choice>,
+) -> Result<Result<Verdict, usize>> {
     let rows = logits.len().checked_div(vocab).unwrap_or(0);
     let draft = draft.unwrap_or(Picked {
         ids: Vec::new(),
@@ -303,7 +329,7 @@ pub fn draw(
     };
     let mut chosen = Vec::new();
     for (index, row) in logits.chunks_exact(vocab).enumerate() {
-        let Ok(choice) = rule.draw(index, row, &agreeable[..index]) else {
+        let Some(choice) = choose(index, row, &agreeable[..index]) else {
             return Ok(Err(index));
         };
         chosen.push(choice);

@@ -1,77 +1,42 @@
 //! Rotary positions and attention.
 
-use std::rc::Rc;
-
-use super::kv::RefKv;
 use super::tensor::{RefTensor, dot};
-use crate::backend::{Block, BlockRule, RopeSpec, Visibility};
-use crate::{Error, Result};
+use crate::Result;
+use crate::backend::host::{HostKv, HostRope};
+use crate::backend::{Block, BlockRule, Visibility};
 
-/// Cosines and sines of consecutive positions, `[rows, dims / 2]` each.
-#[derive(Debug, Clone)]
-pub struct RefRope {
-    cos: Rc<[f32]>,
-    sin: Rc<[f32]>,
-    rows: usize,
-}
-
-impl RefRope {
-    pub(super) fn new(spec: &RopeSpec, first: usize, rows: usize) -> Result<Self> {
-        if spec.dims % 2 != 0 || spec.periods.len() != spec.dims / 2 {
-            return Err(Error::shape(
-                "rope",
-                format!("half as many periods as {} rotated features", spec.dims),
-                spec.periods.len(),
-            ));
-        }
-        // Angles reach a position's full size, which float32 could not take a cosine of.
-        #[expect(clippy::cast_precision_loss, reason = "positions are far below 2^53")]
-        let angles = (first..first + rows)
-            .flat_map(|p| spec.periods.iter().map(move |period| p as f64 / period));
-        #[expect(clippy::cast_possible_truncation, reason = "rounded once, here")]
-        let narrow = |x: f64| x as f32 * spec.amplitude;
-        let (cos, sin): (Vec<f32>, Vec<f32>) =
-            angles.map(|a| (narrow(a.cos()), narrow(a.sin()))).unzip();
-        Ok(Self {
-            cos: cos.into(),
-            sin: sin.into(),
-            rows,
-        })
+/// Rotates the first features of heads `[1, heads, rows, head_dim]`.
+pub(super) fn rotate(x: &RefTensor, angles: &HostRope) -> Result<RefTensor> {
+    let half = angles.dims() / 2;
+    let &[1, heads, rows, head_dim] = x.shape() else {
+        return Err(x.misfit("rope", "[1, heads, rows, head_dim]"));
+    };
+    if rows != angles.rows() || head_dim < 2 * half {
+        return Err(x.misfit(
+            "rope",
+            format!("[1, heads, {}, at least {}]", angles.rows(), 2 * half),
+        ));
     }
-
-    /// Rotates the first features of heads `[1, heads, rows, head_dim]`.
-    pub(super) fn rotate(&self, x: &RefTensor) -> Result<RefTensor> {
-        let half = self.cos.len().checked_div(self.rows).unwrap_or(0);
-        let &[1, heads, rows, head_dim] = x.shape() else {
-            return Err(x.misfit("rope", "[1, heads, rows, head_dim]"));
-        };
-        if rows != self.rows || head_dim < 2 * half {
-            return Err(x.misfit(
-                "rope",
-                format!("[1, heads, {}, at least {}]", self.rows, 2 * half),
-            ));
-        }
-        let mut data = x.data().to_vec();
-        for head in 0..heads {
-            for row in 0..rows {
-                let features = &mut data[(head * rows + row) * head_dim..][..head_dim];
-                for i in 0..half {
-                    let (cos, sin) = (self.cos[row * half + i], self.sin[row * half + i]);
-                    let (a, b) = (features[i], features[i + half]);
-                    features[i] = a * cos - b * sin;
-                    features[i + half] = a * sin + b * cos;
-                }
+    let mut data = x.data().to_vec();
+    for head in 0..heads {
+        for row in 0..rows {
+            let features = &mut data[(head * rows + row) * head_dim..][..head_dim];
+            for i in 0..half {
+                let (cos, sin) = (angles.cos()[row * half + i], angles.sin()[row * half + i]);
+                let (a, b) = (features[i], features[i + half]);
+                features[i] = a * cos - b * sin;
+                features[i + half] = a * sin + b * cos;
             }
         }
-        RefTensor::new("rope", data, x.shape())
     }
+    RefTensor::new("rope", data, x.shape())
 }
 
 /// Per row and head: scores of the visible keys in order, softmax in two passes, the weighted sum of their values.
 /// A row that sees nothing is 0.
 pub(super) fn attention(
     q: &RefTensor,
-    kv: &RefKv,
+    kv: &HostKv,
     block: Option<Block<'_, RefTensor>>,
     scale: f32,
     visible: &Visibility,

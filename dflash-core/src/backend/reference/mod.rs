@@ -13,7 +13,6 @@
 mod attention;
 mod delta;
 mod factory;
-mod kv;
 mod layers;
 mod tensor;
 mod weight;
@@ -22,13 +21,12 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
-pub use attention::RefRope;
 pub use factory::{ReferenceFactory, factory};
-pub use kv::RefKv;
 pub use tensor::RefTensor;
 pub use weight::{RefExperts, RefWeight};
 
 use super::fallback::{self, host};
+use super::host::{HostKv, HostRope};
 use super::{
     Backend, Block, DeltaParams, Drafted, Exactness, Implementation, KvShape, MoeParams, Op,
     PathRule, RopeSpec, Unary, Visibility,
@@ -59,8 +57,8 @@ impl Backend for Reference {
     type Ids = Rc<[u32]>;
     type Weight = RefWeight;
     type Experts = RefExperts;
-    type Kv = RefKv;
-    type Rope = RefRope;
+    type Kv = HostKv;
+    type Rope = HostRope;
 
     fn name(&self) -> &'static str {
         "reference"
@@ -191,26 +189,28 @@ impl Backend for Reference {
         layers::rms_norm(x, weight, eps)
     }
 
-    fn rope_angles(&self, spec: &RopeSpec, first: usize, rows: usize) -> Result<RefRope> {
-        RefRope::new(spec, first, rows)
+    fn rope_angles(&self, spec: &RopeSpec, first: usize, rows: usize) -> Result<HostRope> {
+        HostRope::new(spec, first, rows)
     }
 
     fn norm_rope(
         &self,
         x: &RefTensor,
         norm: Option<(&RefTensor, f32)>,
-        angles: &RefRope,
+        angles: &HostRope,
     ) -> Result<RefTensor> {
         match norm {
-            Some((weight, eps)) => angles.rotate(&layers::rms_norm(x, Some(weight), eps)?),
-            None => angles.rotate(x),
+            Some((weight, eps)) => {
+                attention::rotate(&layers::rms_norm(x, Some(weight), eps)?, angles)
+            }
+            None => attention::rotate(x, angles),
         }
     }
 
     fn attention(
         &self,
         q: &RefTensor,
-        kv: &RefKv,
+        kv: &HostKv,
         block: Option<Block<'_, RefTensor>>,
         scale: f32,
         visible: &Visibility,
@@ -218,23 +218,31 @@ impl Backend for Reference {
         attention::attention(q, kv, block, scale, visible)
     }
 
-    fn kv_new(&self, shape: KvShape) -> Result<RefKv> {
-        RefKv::new(shape)
+    fn kv_new(&self, shape: KvShape) -> Result<HostKv> {
+        HostKv::new(shape)
     }
 
-    fn kv_append(&self, kv: &mut RefKv, k: &RefTensor, v: &RefTensor) -> Result<()> {
-        kv.append(k, v)
+    fn kv_append(&self, kv: &mut HostKv, k: &RefTensor, v: &RefTensor) -> Result<()> {
+        let KvShape { heads, head_dim } = kv.shape();
+        let rows = self.dim(k, 2);
+        k.expect("keys to append", &[1, heads, rows, head_dim])?;
+        v.expect("values to append", &[1, heads, rows, head_dim])?;
+        let (k, v) = (k.swap_axes(1, 2)?, v.swap_axes(1, 2)?);
+        let (keys, values) = kv.extend(rows);
+        keys.copy_from_slice(k.data());
+        values.copy_from_slice(v.data());
+        Ok(())
     }
 
-    fn kv_keep(&self, kv: &mut RefKv, rows: Range<usize>) {
+    fn kv_keep(&self, kv: &mut HostKv, rows: Range<usize>) {
         kv.keep(rows);
     }
 
-    fn kv_fork(&self, kv: &RefKv) -> Result<RefKv> {
+    fn kv_fork(&self, kv: &HostKv) -> Result<HostKv> {
         Ok(kv.fork())
     }
 
-    fn kv_bytes(&self, kv: &RefKv) -> usize {
+    fn kv_bytes(&self, kv: &HostKv) -> usize {
         kv.bytes()
     }
 

@@ -1,8 +1,7 @@
-//! Keys and values of one layer, row after row.
+//! Keys and values of one layer in host memory, row after row.
 
 use std::ops::Range;
 
-use super::tensor::RefTensor;
 use crate::backend::KvShape;
 use crate::{Error, Result};
 
@@ -18,7 +17,7 @@ const UNUSED: f32 = if cfg!(debug_assertions) {
 
 /// Keys and values, time-major: a row is all heads of one position.
 #[derive(Debug)]
-pub struct RefKv {
+pub struct HostKv {
     shape: KvShape,
     k: Vec<f32>,
     v: Vec<f32>,
@@ -27,8 +26,12 @@ pub struct RefKv {
     rows: usize,
 }
 
-impl RefKv {
-    pub(super) fn new(shape: KvShape) -> Result<Self> {
+impl HostKv {
+    /// No rows yet.
+    ///
+    /// # Errors
+    /// A row without numbers.
+    pub fn new(shape: KvShape) -> Result<Self> {
         if shape.heads == 0 || shape.head_dim == 0 {
             return Err(Error::shape(
                 "keys and values",
@@ -64,12 +67,12 @@ impl RefKv {
     }
 
     /// The key of a row and head.
-    pub(super) fn key(&self, row: usize, head: usize) -> &[f32] {
+    pub fn key(&self, row: usize, head: usize) -> &[f32] {
         &self.k[self.span(row, head)]
     }
 
     /// The value of a row and head.
-    pub(super) fn value(&self, row: usize, head: usize) -> &[f32] {
+    pub fn value(&self, row: usize, head: usize) -> &[f32] {
         &self.v[self.span(row, head)]
     }
 
@@ -79,34 +82,38 @@ impl RefKv {
         start..start + self.shape.head_dim
     }
 
-    pub(super) fn append(&mut self, k: &RefTensor, v: &RefTensor) -> Result<()> {
-        let KvShape { heads, head_dim } = self.shape;
-        let added = k.shape().get(2).copied().unwrap_or(0);
-        k.expect("keys to append", &[1, heads, added, head_dim])?;
-        v.expect("values to append", &[1, heads, added, head_dim])?;
-        if self.front + self.rows + added > self.capacity() {
-            let needed = self.rows + added;
+    /// All kept keys, `[rows, heads, head_dim]`.
+    pub fn keys(&self) -> &[f32] {
+        &self.k[self.kept()]
+    }
+
+    /// All kept values, `[rows, heads, head_dim]`.
+    pub fn values(&self) -> &[f32] {
+        &self.v[self.kept()]
+    }
+
+    fn kept(&self) -> Range<usize> {
+        self.front * self.width()..(self.front + self.rows) * self.width()
+    }
+
+    /// Adds `rows` rows at the end and returns their memory for keys and values, `[rows, heads, head_dim]` each, to be filled.
+    pub fn extend(&mut self, rows: usize) -> (&mut [f32], &mut [f32]) {
+        let needed = self.rows + rows;
+        if self.front + needed > self.capacity() {
             self.move_to(if needed > self.capacity() {
                 needed + needed / 2 + STEP
             } else {
                 self.capacity()
             });
         }
-        let (width, first) = (self.width(), self.front + self.rows);
-        for (memory, new) in [(&mut self.k, k), (&mut self.v, v)] {
-            for head in 0..heads {
-                for row in 0..added {
-                    let from = (head * added + row) * head_dim;
-                    let to = (first + row) * width + head * head_dim;
-                    memory[to..to + head_dim].copy_from_slice(&new.data()[from..from + head_dim]);
-                }
-            }
-        }
-        self.rows += added;
-        Ok(())
+        let width = self.width();
+        let new = (self.front + self.rows) * width..(self.front + needed) * width;
+        self.rows = needed;
+        (&mut self.k[new.clone()], &mut self.v[new])
     }
 
-    pub(super) fn keep(&mut self, rows: Range<usize>) {
+    /// Drops all rows but a range.
+    pub fn keep(&mut self, rows: Range<usize>) {
         let end = rows.end.min(self.rows);
         let start = rows.start.min(end);
         let (width, old) = (self.width(), self.front..self.front + self.rows);
@@ -134,7 +141,8 @@ impl RefKv {
         self.front = 0;
     }
 
-    pub(super) fn fork(&self) -> Self {
+    /// An independent copy.
+    pub fn fork(&self) -> Self {
         Self {
             k: self.k.clone(),
             v: self.v.clone(),
@@ -142,7 +150,8 @@ impl RefKv {
         }
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    /// Bytes held, spare capacity included.
+    pub fn bytes(&self) -> usize {
         (self.k.len() + self.v.len()) * size_of::<f32>()
     }
 }
