@@ -126,7 +126,13 @@ mod tests {
 
     #[test]
     fn equals_the_definition_in_float64() {
-        let Inputs { state, mixed, decay, strength, params } = inputs(4);
+        let Inputs {
+            state,
+            mixed,
+            decay,
+            strength,
+            params,
+        } = inputs(4);
         let (y, last) = gated_delta(&state, &mixed, &decay, &strength, &params).expect("fits");
         let wide = |x: &f32| f64::from(*x);
         let mut s: Vec<f64> = state.data().iter().map(wide).collect();
@@ -148,49 +154,103 @@ mod tests {
                     cells.iter_mut().for_each(|s| *s *= g);
                     let delta = beta * (v - cells.iter().zip(&k).map(|(s, k)| s * k).sum::<f64>());
                     cells.iter_mut().zip(&k).for_each(|(s, k)| *s += delta * k);
-                    let expected = cells.iter().zip(&q).map(|(s, q)| s * q).sum::<f64>() / 20f64.sqrt();
+                    let expected =
+                        cells.iter().zip(&q).map(|(s, q)| s * q).sum::<f64>() / 20f64.sqrt();
                     let found = f64::from(y.data()[(t * 6 + h) * 3 + i]);
-                    assert!((found - expected).abs() < 1e-5, "row {t} head {h} feature {i}: {found} {expected}");
+                    assert!(
+                        (found - expected).abs() < 1e-5,
+                        "row {t} head {h} feature {i}: {found} {expected}"
+                    );
                 }
             }
         }
         for (found, expected) in last.data().iter().zip(&s) {
-            assert!((f64::from(*found) - expected).abs() < 1e-5, "state {found} {expected}");
+            assert!(
+                (f64::from(*found) - expected).abs() < 1e-5,
+                "state {found} {expected}"
+            );
         }
     }
 
     #[test]
     fn two_calls_give_the_bits_of_one() {
-        let Inputs { state, mixed, decay, strength, params } = inputs(7);
+        let Inputs {
+            state,
+            mixed,
+            decay,
+            strength,
+            params,
+        } = inputs(7);
         let run = |state: &RefTensor, first, rows| {
             let part = |t: &RefTensor| t.slice(1, first, rows).expect("inside");
-            gated_delta(state, &part(&mixed), &part(&decay), &part(&strength), &params).expect("fits")
+            gated_delta(
+                state,
+                &part(&mixed),
+                &part(&decay),
+                &part(&strength),
+                &params,
+            )
+            .expect("fits")
         };
         let (whole, last) = run(&state, 0, 7);
         for cut in 1..7 {
             let (first, middle) = run(&state, 0, cut);
             let (rest, end) = run(&middle, cut, 7 - cut);
-            assert_eq!((RefTensor::concat(&[&first, &rest], 1).expect("fit"), &end), (whole.clone(), &last), "cut at {cut}");
+            assert_eq!(
+                (RefTensor::concat(&[&first, &rest], 1).expect("fit"), &end),
+                (whole.clone(), &last),
+                "cut at {cut}"
+            );
         }
     }
 
     #[test]
     fn misfits_are_errors() {
-        let Inputs { state, mixed, decay, strength, params } = inputs(2);
+        let Inputs {
+            state,
+            mixed,
+            decay,
+            strength,
+            params,
+        } = inputs(2);
         let run = |params: &DeltaParams<RefTensor>, rows| {
-            gated_delta(&state, &mixed.slice(1, 0, rows).expect("inside"), &decay, &strength, params)
+            gated_delta(
+                &state,
+                &mixed.slice(1, 0, rows).expect("inside"),
+                &decay,
+                &strength,
+                params,
+            )
         };
         assert!(run(&params, 2).is_ok());
         assert!(run(&params, 1).is_err(), "one row, but decay of two");
         assert!(run(&params, 0).is_err(), "no rows");
         for wrong in [
-            DeltaParams { key_heads: 0, ..params.clone() },
-            DeltaParams { key_heads: 4, ..params.clone() },
-            DeltaParams { key_dim: 0, ..params.clone() },
-            DeltaParams { value_dim: 4, ..params.clone() },
-            DeltaParams { a_log: tensor(&[0.0], &[1]), ..params.clone() },
+            DeltaParams {
+                key_heads: 0,
+                ..params.clone()
+            },
+            DeltaParams {
+                key_heads: 4,
+                ..params.clone()
+            },
+            DeltaParams {
+                key_dim: 0,
+                ..params.clone()
+            },
+            DeltaParams {
+                value_dim: 4,
+                ..params.clone()
+            },
+            DeltaParams {
+                a_log: tensor(&[0.0], &[1]),
+                ..params.clone()
+            },
         ] {
-            assert!(matches!(run(&wrong, 2), Err(Error::Shape { .. })), "{wrong:?}");
+            assert!(
+                matches!(run(&wrong, 2), Err(Error::Shape { .. })),
+                "{wrong:?}"
+            );
         }
     }
 }

@@ -151,7 +151,10 @@ impl RefKv {
 mod tests {
     use super::*;
 
-    const SHAPE: KvShape = KvShape { heads: 2, head_dim: 1 };
+    const SHAPE: KvShape = KvShape {
+        heads: 2,
+        head_dim: 1,
+    };
 
     /// Rows with key `position` in head 0 and its negative in head 1; values ten times that.
     fn rows(positions: Range<u16>) -> (RefTensor, RefTensor) {
@@ -171,11 +174,22 @@ mod tests {
     fn expect_rows(kv: &RefKv, positions: Range<u16>) {
         assert_eq!(kv.rows(), positions.len());
         for (row, p) in positions.map(f32::from).enumerate() {
-            assert_eq!([kv.key(row, 0), kv.key(row, 1), kv.value(row, 0), kv.value(row, 1)], [&[p][..], &[-p], &[10.0 * p], &[-10.0 * p]]);
+            assert_eq!(
+                [
+                    kv.key(row, 0),
+                    kv.key(row, 1),
+                    kv.value(row, 0),
+                    kv.value(row, 1)
+                ],
+                [&[p][..], &[-p], &[10.0 * p], &[-10.0 * p]]
+            );
         }
         let held = kv.front * 2..(kv.front + kv.rows) * 2;
         let unused = kv.k.iter().enumerate().filter(|(i, _)| !held.contains(i));
-        assert!(unused.clone().all(|(_, x)| x.is_nan()) || !cfg!(debug_assertions), "unused memory must spoil what reads it");
+        assert!(
+            unused.clone().all(|(_, x)| x.is_nan()) || !cfg!(debug_assertions),
+            "unused memory must spoil what reads it"
+        );
     }
 
     #[test]
@@ -226,6 +240,12 @@ mod tests {
             assert!(matches!(kv.append(k, v), Err(Error::Shape { .. })));
         }
         expect_rows(&kv, 0..4);
-        assert!(RefKv::new(KvShape { heads: 0, head_dim: 1 }).is_err());
+        assert!(
+            RefKv::new(KvShape {
+                heads: 0,
+                head_dim: 1
+            })
+            .is_err()
+        );
     }
 }

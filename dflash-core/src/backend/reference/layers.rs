@@ -119,11 +119,18 @@ mod tests {
 
     #[test]
     fn activations_keep_small_and_large_results() {
-        assert_eq!([sigmoid(0.0), sigmoid(200.0), sigmoid(-200.0)], [0.5, 1.0, 0.0]);
+        assert_eq!(
+            [sigmoid(0.0), sigmoid(200.0), sigmoid(-200.0)],
+            [0.5, 1.0, 0.0]
+        );
         assert_eq!([silu(0.0), silu(200.0)], [0.0, 200.0]);
         assert_eq!(softplus(0.0), std::f32::consts::LN_2);
         assert_eq!([softplus(100.0), softplus(200.0)], [100.0, 200.0]);
-        assert!((softplus(-20.0) / 2.061_153_6e-9 - 1.0).abs() < 1e-6, "{}", softplus(-20.0));
+        assert!(
+            (softplus(-20.0) / 2.061_153_6e-9 - 1.0).abs() < 1e-6,
+            "{}",
+            softplus(-20.0)
+        );
         assert!(softplus(f32::NAN).is_nan() && silu(f32::NAN).is_nan());
     }
 
@@ -138,8 +145,16 @@ mod tests {
 
     #[test]
     fn convolution_by_hand() {
-        let (window, kernel) = (tensor(&[1.0, 10.0], &[1, 1, 2]), tensor(&[2.0, 3.0, 5.0, 7.0], &[2, 2]));
-        let found = short_conv(&window, &tensor(&[1.0, -1.0, 0.5, 0.25], &[1, 2, 2]), &kernel).expect("fits");
+        let (window, kernel) = (
+            tensor(&[1.0, 10.0], &[1, 1, 2]),
+            tensor(&[2.0, 3.0, 5.0, 7.0], &[2, 2]),
+        );
+        let found = short_conv(
+            &window,
+            &tensor(&[1.0, -1.0, 0.5, 0.25], &[1, 2, 2]),
+            &kernel,
+        )
+        .expect("fits");
         // The last tap is the row itself.
         let expected = [2.0 + 5.0, 30.0 - 7.0, 2.0 + 2.5, -3.0 + 1.75].map(silu);
         assert_eq!(found.data(), expected);
@@ -147,10 +162,28 @@ mod tests {
 
     #[test]
     fn convolution_of_one_tap_has_no_window() {
-        let found = short_conv(&tensor(&[], &[1, 0, 2]), &tensor(&[1.0, 2.0], &[1, 1, 2]), &tensor(&[3.0, 4.0], &[1, 2]));
+        let found = short_conv(
+            &tensor(&[], &[1, 0, 2]),
+            &tensor(&[1.0, 2.0], &[1, 1, 2]),
+            &tensor(&[3.0, 4.0], &[1, 2]),
+        );
         assert_eq!(found.expect("fits").data(), [3.0, 8.0].map(silu));
-        assert!(short_conv(&tensor(&[1.0; 2], &[1, 1, 2]), &tensor(&[1.0; 2], &[1, 1, 2]), &tensor(&[1.0; 2], &[1, 2])).is_err());
-        assert!(short_conv(&tensor(&[], &[1, 0, 2]), &tensor(&[], &[1, 0, 2]), &tensor(&[], &[0, 2])).is_err());
+        assert!(
+            short_conv(
+                &tensor(&[1.0; 2], &[1, 1, 2]),
+                &tensor(&[1.0; 2], &[1, 1, 2]),
+                &tensor(&[1.0; 2], &[1, 2])
+            )
+            .is_err()
+        );
+        assert!(
+            short_conv(
+                &tensor(&[], &[1, 0, 2]),
+                &tensor(&[], &[1, 0, 2]),
+                &tensor(&[], &[0, 2])
+            )
+            .is_err()
+        );
     }
 
     #[test]
@@ -158,8 +191,12 @@ mod tests {
         let (rows, dim) = (5, 4);
         let base = tensor(&[1.0, 2.0, 3.0, 4.0, 10.0, 20.0, 30.0, 40.0], &[2, dim]);
         // Row t, tap j, group g: 100 t + 0.1 j + 0.01 g, in two groups of two channels.
-        let dynamic: Vec<f32> =
-            (0..rows).flat_map(|t| [0.0, 0.01, 0.1, 0.11].map(|x| x + 100.0 * f32::from(u8::try_from(t).expect("small")))).collect();
+        let dynamic: Vec<f32> = (0..rows)
+            .flat_map(|t| {
+                [0.0, 0.01, 0.1, 0.11]
+                    .map(|x| x + 100.0 * f32::from(u8::try_from(t).expect("small")))
+            })
+            .collect();
         let dynamic = tensor(&dynamic, &[1, rows, 2, 2]);
         for hot in 0..rows {
             let mut y = vec![0.0; rows * dim];
@@ -168,13 +205,30 @@ mod tests {
             for (t, row) in found.data().chunks(dim).enumerate() {
                 let moved = 100.0 * f32::from(u8::try_from(t).expect("small"));
                 let expected = match t.checked_sub(hot) {
-                    Some(0) => [1.0 + moved, 0.0, -(3.0 + (0.01 + moved)), 2.0 * (4.0 + (0.01 + moved))],
-                    Some(1) => [10.0 + (0.1 + moved), 0.0, -(30.0 + (0.11 + moved)), 2.0 * (40.0 + (0.11 + moved))],
+                    Some(0) => [
+                        1.0 + moved,
+                        0.0,
+                        -(3.0 + (0.01 + moved)),
+                        2.0 * (4.0 + (0.01 + moved)),
+                    ],
+                    Some(1) => [
+                        10.0 + (0.1 + moved),
+                        0.0,
+                        -(30.0 + (0.11 + moved)),
+                        2.0 * (40.0 + (0.11 + moved)),
+                    ],
                     _ => [0.0; 4],
                 };
                 assert_eq!(row, expected, "row {t} of a block that is hot in row {hot}");
             }
         }
-        assert!(dynamic_conv(&tensor(&[0.0; 15], &[1, 5, 3]), &tensor(&[0.0; 6], &[2, 3]), &dynamic).is_err());
+        assert!(
+            dynamic_conv(
+                &tensor(&[0.0; 15], &[1, 5, 3]),
+                &tensor(&[0.0; 6], &[2, 3]),
+                &dynamic
+            )
+            .is_err()
+        );
     }
 }

@@ -41,7 +41,12 @@ pub(super) use same;
 
 impl<'a, B: Backend> Judge<'a, B> {
     pub(super) fn new(backend: &'a B) -> Self {
-        Self { backend, reference: Reference::new(), seed: 0, failures: Vec::new() }
+        Self {
+            backend,
+            reference: Reference::new(),
+            seed: 0,
+            failures: Vec::new(),
+        }
     }
 
     pub(super) fn next_seed(&mut self) -> u64 {
@@ -54,12 +59,27 @@ impl<'a, B: Backend> Judge<'a, B> {
         Maker::new(self.backend, self.backend.dtype(), self.next_seed())
     }
 
-    pub(super) fn fail(&mut self, op: &'static str, case: impl Into<String>, difference: impl Into<String>) {
-        self.failures.push(Failure { op, case: case.into(), difference: difference.into() });
+    pub(super) fn fail(
+        &mut self,
+        op: &'static str,
+        case: impl Into<String>,
+        difference: impl Into<String>,
+    ) {
+        self.failures.push(Failure {
+            op,
+            case: case.into(),
+            difference: difference.into(),
+        });
     }
 
     /// Notes a failure unless the condition holds, or if it could not be found out.
-    pub(super) fn require(&mut self, op: &'static str, case: impl Into<String>, held: Result<bool>, requirement: &str) {
+    pub(super) fn require(
+        &mut self,
+        op: &'static str,
+        case: impl Into<String>,
+        held: Result<bool>,
+        requirement: &str,
+    ) {
         match held {
             Ok(true) => {}
             Ok(false) => self.fail(op, case, requirement),
@@ -68,7 +88,13 @@ impl<'a, B: Backend> Judge<'a, B> {
     }
 
     /// Notes a failure unless two values are equal.
-    pub(super) fn equal<T: PartialEq + Debug>(&mut self, op: &'static str, case: impl Into<String>, ours: Result<T>, expected: &T) {
+    pub(super) fn equal<T: PartialEq + Debug>(
+        &mut self,
+        op: &'static str,
+        case: impl Into<String>,
+        ours: Result<T>,
+        expected: &T,
+    ) {
         match ours {
             Ok(ours) if ours == *expected => {}
             Ok(ours) => self.fail(op, case, format!("{ours:?}, expected {expected:?}")),
@@ -76,17 +102,32 @@ impl<'a, B: Backend> Judge<'a, B> {
         }
     }
 
-    pub(super) fn compare(&mut self, op: &'static str, case: impl Into<String>, ours: Result<Vec<B::Tensor>>, theirs: Result<Vec<RefTensor>>) {
+    pub(super) fn compare(
+        &mut self,
+        op: &'static str,
+        case: impl Into<String>,
+        ours: Result<Vec<B::Tensor>>,
+        theirs: Result<Vec<RefTensor>>,
+    ) {
         let theirs = theirs.expect("invariant: a case suits the reference");
-        let difference = match ours.and_then(|ours| ours.iter().map(|t| self.backend.read(t).map(|n| (t.clone(), n))).collect::<Result<Vec<_>>>()) {
+        let difference = match ours.and_then(|ours| {
+            ours.iter()
+                .map(|t| self.backend.read(t).map(|n| (t.clone(), n)))
+                .collect::<Result<Vec<_>>>()
+        }) {
             Err(e) => Some(format!("error: {e}")),
-            Ok(ours) => ours.iter().zip(&theirs).find_map(|((tensor, numbers), expected)| {
-                let shape: Vec<usize> = (0..expected.shape().len()).map(|axis| self.backend.dim(tensor, axis)).collect();
-                if shape != expected.shape() || numbers.len() != expected.data().len() {
-                    return Some(format!("shape {shape:?}, expected {:?}", expected.shape()));
-                }
-                difference(numbers, expected, tolerance(self.backend.dtype()))
-            }),
+            Ok(ours) => ours
+                .iter()
+                .zip(&theirs)
+                .find_map(|((tensor, numbers), expected)| {
+                    let shape: Vec<usize> = (0..expected.shape().len())
+                        .map(|axis| self.backend.dim(tensor, axis))
+                        .collect();
+                    if shape != expected.shape() || numbers.len() != expected.data().len() {
+                        return Some(format!("shape {shape:?}, expected {:?}", expected.shape()));
+                    }
+                    difference(numbers, expected, tolerance(self.backend.dtype()))
+                }),
         };
         if let Some(difference) = difference {
             self.fail(op, case, difference);
@@ -106,12 +147,21 @@ pub(super) fn tolerance(dtype: DType) -> f32 {
 /// Where numbers part from those expected, if they do.
 fn difference(found: &[f32], expected: &RefTensor, tolerance: f32) -> Option<String> {
     let width = expected.shape().last().copied().unwrap_or(1).max(1);
-    for (row, (found, expected)) in found.chunks(width).zip(expected.data().chunks(width)).enumerate() {
+    for (row, (found, expected)) in found
+        .chunks(width)
+        .zip(expected.data().chunks(width))
+        .enumerate()
+    {
         let finite = expected.iter().filter(|x| x.is_finite());
         #[expect(clippy::cast_precision_loss, reason = "a row's length")]
-        let rms = (finite.clone().map(|x| x * x).sum::<f32>() / finite.count().max(1) as f32).sqrt();
+        let rms =
+            (finite.clone().map(|x| x * x).sum::<f32>() / finite.count().max(1) as f32).sqrt();
         for (column, (&f, &e)) in found.iter().zip(expected).enumerate() {
-            let equal = if e.is_finite() { (f - e).abs() <= tolerance * (e.abs() + rms) } else { !f.is_finite() };
+            let equal = if e.is_finite() {
+                (f - e).abs() <= tolerance * (e.abs() + rms)
+            } else {
+                !f.is_finite()
+            };
             if !equal {
                 return Some(format!("row {row}, column {column}: {f}, expected {e}"));
             }

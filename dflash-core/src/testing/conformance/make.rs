@@ -31,14 +31,20 @@ pub(super) enum Stored {
 }
 
 impl Stored {
-    pub(super) const PLAIN: [Self; 3] = [Self::Plain(DType::F32), Self::Plain(DType::Bf16), Self::Plain(DType::F16)];
+    pub(super) const PLAIN: [Self; 3] = [
+        Self::Plain(DType::F32),
+        Self::Plain(DType::Bf16),
+        Self::Plain(DType::F16),
+    ];
 }
 
 impl std::fmt::Display for Stored {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Plain(dtype) => write!(f, "{dtype} weight"),
-            Self::Affine { bits, group } => write!(f, "affine {bits}-bit weight in groups of {group}"),
+            Self::Affine { bits, group } => {
+                write!(f, "affine {bits}-bit weight in groups of {group}")
+            }
         }
     }
 }
@@ -54,7 +60,11 @@ pub(super) struct Maker<'a, B: Backend> {
 
 impl<'a, B: Backend> Maker<'a, B> {
     pub(super) fn new(backend: &'a B, dtype: DType, seed: u64) -> Self {
-        Self { backend, dtype, seed }
+        Self {
+            backend,
+            dtype,
+            seed,
+        }
     }
 
     /// Evenly spread numbers between -1 and 1 (SplitMix64).
@@ -96,45 +106,93 @@ impl<'a, B: Backend> Maker<'a, B> {
     }
 
     /// Given numbers as activations, in a layout. What lies between them is not a number.
-    pub(super) fn laid_out(&self, numbers: &[f32], shape: &[usize], layout: Layout) -> Result<B::Tensor> {
+    pub(super) fn laid_out(
+        &self,
+        numbers: &[f32],
+        shape: &[usize],
+        layout: Layout,
+    ) -> Result<B::Tensor> {
         let b = self.backend;
-        let &[ref outer @ .., height, width] = shape else { return self.given(numbers, shape) };
+        let &[ref outer @ .., height, width] = shape else {
+            return self.given(numbers, shape);
+        };
         let count: usize = outer.iter().product();
         let with = |height, width| [outer, &[height, width]].concat();
         match layout {
             Layout::Contiguous => self.given(numbers, shape),
             Layout::Swapped => {
                 let matrices = numbers.chunks_exact((height * width).max(1));
-                let swapped: Vec<f32> = matrices.flat_map(|m| (0..height * width).map(|i| m[i % height * width + i / height])).collect();
-                b.swap_axes(&self.given(&swapped, &with(width, height))?, outer.len(), outer.len() + 1)
+                let swapped: Vec<f32> = matrices
+                    .flat_map(|m| (0..height * width).map(|i| m[i % height * width + i / height]))
+                    .collect();
+                b.swap_axes(
+                    &self.given(&swapped, &with(width, height))?,
+                    outer.len(),
+                    outer.len() + 1,
+                )
             }
             Layout::Cut => {
                 let mut wider = vec![f32::NAN; count * height * (width + 5)];
-                for (to, from) in wider.chunks_exact_mut(width + 5).zip(numbers.chunks_exact(width)) {
+                for (to, from) in wider
+                    .chunks_exact_mut(width + 5)
+                    .zip(numbers.chunks_exact(width))
+                {
                     to[3..width + 3].copy_from_slice(from);
                 }
-                b.slice(&self.given(&wider, &with(height, width + 5))?, outer.len() + 1, 3, width)
+                b.slice(
+                    &self.given(&wider, &with(height, width + 5))?,
+                    outer.len() + 1,
+                    3,
+                    width,
+                )
             }
             Layout::Rows => {
                 let mut longer = vec![f32::NAN; count * (height + 3) * width];
-                for (to, from) in longer.chunks_exact_mut((height + 3) * width).zip(numbers.chunks_exact(height * width)) {
+                for (to, from) in longer
+                    .chunks_exact_mut((height + 3) * width)
+                    .zip(numbers.chunks_exact(height * width))
+                {
                     to[2 * width..(height + 2) * width].copy_from_slice(from);
                 }
-                b.slice(&self.given(&longer, &with(height + 3, width))?, outer.len(), 2, height)
+                b.slice(
+                    &self.given(&longer, &with(height + 3, width))?,
+                    outer.len(),
+                    2,
+                    height,
+                )
             }
         }
     }
 
     /// A random matrix, of numbers that keep sums over `inputs` near 1.
-    pub(super) fn weight(&mut self, stored: Stored, outputs: usize, inputs: usize) -> Result<B::Weight> {
+    pub(super) fn weight(
+        &mut self,
+        stored: Stored,
+        outputs: usize,
+        inputs: usize,
+    ) -> Result<B::Weight> {
         let source = self.source(stored, outputs, inputs);
         self.backend.weight(source)
     }
 
     /// Random experts.
-    pub(super) fn experts(&mut self, stored: Stored, count: usize, width: usize, dim: usize) -> Result<B::Experts> {
-        let mut list = |outputs, inputs| (0..count).map(|_| self.source(stored, outputs, inputs)).collect();
-        let source = Experts { gate: list(width, dim), up: list(width, dim), down: list(dim, width) };
+    pub(super) fn experts(
+        &mut self,
+        stored: Stored,
+        count: usize,
+        width: usize,
+        dim: usize,
+    ) -> Result<B::Experts> {
+        let mut list = |outputs, inputs| {
+            (0..count)
+                .map(|_| self.source(stored, outputs, inputs))
+                .collect()
+        };
+        let source = Experts {
+            gate: list(width, dim),
+            up: list(width, dim),
+            down: list(dim, width),
+        };
         self.backend.experts(source)
     }
 
@@ -143,19 +201,32 @@ impl<'a, B: Backend> Maker<'a, B> {
         let scale = (3.0 / inputs as f32).sqrt();
         match stored {
             Stored::Plain(dtype) => {
-                let numbers: Vec<f32> = self.numbers(outputs * inputs).iter().map(|x| x * scale).collect();
+                let numbers: Vec<f32> = self
+                    .numbers(outputs * inputs)
+                    .iter()
+                    .map(|x| x * scale)
+                    .collect();
                 WeightSource::Plain(stored_floats(&numbers, &[outputs, inputs], dtype))
             }
             Stored::Affine { bits, group } => {
                 let words = inputs * usize::from(bits) / 32;
-                let codes: Vec<u8> = self.numbers(outputs * words * 4).iter().flat_map(|x| x.to_bits().to_le_bytes().into_iter().take(1)).collect();
+                let codes: Vec<u8> = self
+                    .numbers(outputs * words * 4)
+                    .iter()
+                    .flat_map(|x| x.to_bits().to_le_bytes().into_iter().take(1))
+                    .collect();
                 let groups = outputs * (inputs / group);
                 #[expect(clippy::cast_precision_loss, reason = "a small power of two")]
                 let step = 2.0 * scale / (1u32 << bits) as f32;
                 let scales: Vec<f32> = self.numbers(groups).iter().map(|x| step * x).collect();
                 let biases: Vec<f32> = self.numbers(groups).iter().map(|x| scale * x).collect();
                 WeightSource::Affine {
-                    codes: StoredTensor { name: "codes".into(), dtype: StoredType::U32, shape: vec![outputs, words], bytes: Bytes::copied(&codes) },
+                    codes: StoredTensor {
+                        name: "codes".into(),
+                        dtype: StoredType::U32,
+                        shape: vec![outputs, words],
+                        bytes: Bytes::copied(&codes),
+                    },
                     scales: stored_floats(&scales, &[outputs, inputs / group], DType::Bf16),
                     biases: stored_floats(&biases, &[outputs, inputs / group], DType::Bf16),
                     bits,
@@ -180,9 +251,29 @@ pub(super) fn round(x: f32, dtype: DType) -> f32 {
 /// Numbers as a file holds them.
 pub(super) fn stored_floats(numbers: &[f32], shape: &[usize], dtype: DType) -> StoredTensor {
     let (dtype, bytes): (_, Vec<u8>) = match dtype {
-        DType::F32 => (StoredType::F32, numbers.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        DType::Bf16 => (StoredType::Bf16, numbers.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect()),
-        DType::F16 => (StoredType::F16, numbers.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect()),
+        DType::F32 => (
+            StoredType::F32,
+            numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        ),
+        DType::Bf16 => (
+            StoredType::Bf16,
+            numbers
+                .iter()
+                .flat_map(|&x| bf16::from_f32(x).to_le_bytes())
+                .collect(),
+        ),
+        DType::F16 => (
+            StoredType::F16,
+            numbers
+                .iter()
+                .flat_map(|&x| f16::from_f32(x).to_le_bytes())
+                .collect(),
+        ),
     };
-    StoredTensor { name: "weight".into(), dtype, shape: shape.to_vec(), bytes: Bytes::copied(&bytes) }
+    StoredTensor {
+        name: "weight".into(),
+        dtype,
+        shape: shape.to_vec(),
+        bytes: Bytes::copied(&bytes),
+    }
 }

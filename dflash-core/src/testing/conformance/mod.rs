@@ -89,11 +89,18 @@ pub fn check<B: Backend>(backend: &B) -> Vec<Failure> {
 /// a repaired operation leaves the list.
 pub fn expect(failures: &[Failure], expected: &[(&str, &str)]) -> Result<(), String> {
     let fits = |f: &Failure, (op, case): &(&str, &str)| f.op == *op && f.case.contains(case);
-    let unexpected = failures.iter().filter(|f| !expected.iter().any(|e| fits(f, e))).map(|f| format!("unexpected: {f}"));
+    let unexpected = failures
+        .iter()
+        .filter(|f| !expected.iter().any(|e| fits(f, e)))
+        .map(|f| format!("unexpected: {f}"));
     let missing = expected
         .iter()
         .filter(|e| !failures.iter().any(|f| fits(f, e)))
         .map(|(op, case)| format!("expected to fail, but passes: {op} [{case}]"));
     let problems: Vec<String> = unexpected.chain(missing).collect();
-    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(problems.join("\n"))
+    }
 }
