@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Backend;
+use crate::config::RopeConfig;
 
 /// What a row of a many-row product equals: how far speculation can change the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +123,16 @@ pub struct RopeSpec {
     pub amplitude: f32,
 }
 
+impl From<&RopeConfig> for RopeSpec {
+    fn from(config: &RopeConfig) -> Self {
+        Self {
+            dims: config.dims,
+            periods: config.periods(),
+            amplitude: config.amplitude(),
+        }
+    }
+}
+
 /// Sizes of one layer's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
@@ -223,8 +234,10 @@ pub struct PathRule<'a, B: Backend> {
 /// A block's proposals, on the device.
 #[derive(Debug, Clone)]
 pub struct Drafted<B: Backend> {
-    /// One token per slot.
+    /// One token per slot, `rows` of them.
     pub ids: B::Ids,
+    /// Slots.
+    pub rows: usize,
     /// `[1]`: 1 if everything that the draft computed is finite, else 0.
     pub finite: B::Tensor,
     /// Slot 1 by argmax and by the request's noise, when the request samples.
@@ -237,14 +250,29 @@ mod tests {
 
     #[test]
     fn visible_rows_follow_positions() {
-        let full = Visibility { first_key: 0, first_query: 5, window: None };
+        let full = Visibility {
+            first_key: 0,
+            first_query: 5,
+            window: None,
+        };
         assert_eq!(full.range(0, 8), 0..6);
         assert_eq!(full.range(2, 8), 0..8);
-        let sliding = Visibility { first_key: 3, first_query: 9, window: Some(4) };
+        let sliding = Visibility {
+            first_key: 3,
+            first_query: 9,
+            window: Some(4),
+        };
         // Position 9 sees 6..=9, which are rows 3..=6 of a cache that starts at position 3.
         assert_eq!(sliding.range(0, 8), 3..7);
         assert_eq!(sliding.range(1, 8), 4..8);
         // A query past the cache sees what is left of its window.
-        assert_eq!(Visibility { first_query: 20, ..sliding }.range(0, 8), 8..8);
+        assert_eq!(
+            Visibility {
+                first_query: 20,
+                ..sliding
+            }
+            .range(0, 8),
+            8..8
+        );
     }
 }

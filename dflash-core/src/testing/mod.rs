@@ -1,3 +1,5 @@
-//! Help for the tests of this workspace and of backends outside it.
+//! What tests of this crate, of backend crates and of third parties share.
 
 pub mod conformance;
+pub mod golden;
+pub mod record;

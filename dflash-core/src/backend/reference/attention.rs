@@ -17,7 +17,7 @@ pub struct RefRope {
 
 impl RefRope {
     pub(super) fn new(spec: &RopeSpec, first: usize, rows: usize) -> Result<Self> {
-        if spec.dims % 2 != 0 || spec.periods.len() != spec.dims / 2 {
+        if !spec.dims.is_multiple_of(2) || spec.periods.len() != spec.dims / 2 {
             return Err(Error::shape(
                 "rope",
                 format!("half as many periods as {} rotated features", spec.dims),

@@ -13,6 +13,7 @@
 mod attention;
 mod delta;
 mod experts;
+mod factory;
 mod kv;
 mod layers;
 mod tensor;
@@ -24,6 +25,7 @@ use std::rc::Rc;
 
 pub use attention::RefRope;
 pub use experts::RefExperts;
+pub use factory::{ReferenceFactory, factory};
 pub use kv::RefKv;
 pub use tensor::RefTensor;
 pub use weight::RefWeight;

@@ -247,7 +247,11 @@ pub(super) mod tests {
     use super::*;
     use crate::checkpoint::StoredType;
 
-    pub(in super::super) fn stored(dtype: StoredType, shape: &[usize], bytes: &[u8]) -> StoredTensor {
+    pub(in super::super) fn stored(
+        dtype: StoredType,
+        shape: &[usize],
+        bytes: &[u8],
+    ) -> StoredTensor {
         StoredTensor {
             name: "w".into(),
             dtype,

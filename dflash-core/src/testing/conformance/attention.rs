@@ -1,7 +1,7 @@
 //! Attention, and the storage of keys and values that it reads.
 
 use super::Failure;
-use super::judge::{Judge, same};
+use super::judge::{Judge, attempt, same};
 use super::make::{Layout, Maker};
 use crate::Result;
 use crate::backend::{Backend, Block, BlockRule, KvShape, Visibility};
@@ -295,7 +295,7 @@ pub fn cache<B: Backend>(backend: &B) -> Vec<Failure> {
         }
     );
     let mut make = j.maker();
-    let refused = (|| {
+    let refused = attempt(|| {
         let mut kv = backend.kv_new(SHAPE)?;
         append(backend, &mut make, &mut kv, 3)?;
         let q = make.plain(&[1, 2, 1, 8])?;
@@ -312,7 +312,7 @@ pub fn cache<B: Backend>(backend: &B) -> Vec<Failure> {
         let errors = backend.kv_append(&mut kv, &bad, &bad).is_err()
             && backend.kv_append(&mut kv, &good, &bad).is_err();
         Ok(errors && look(&kv)? == before)
-    })();
+    });
     j.require(
         "kv_append",
         "three heads into a cache of two",
@@ -320,7 +320,7 @@ pub fn cache<B: Backend>(backend: &B) -> Vec<Failure> {
         "rows that do not fit must be refused, and nothing added",
     );
     let mut make = j.maker();
-    let bounded = (|| {
+    let bounded = attempt(|| {
         let mut kv = backend.kv_new(SHAPE)?;
         let row = 2 * SHAPE.heads * SHAPE.head_dim * backend.dtype().size();
         let mut largest = 0;
@@ -331,7 +331,7 @@ pub fn cache<B: Backend>(backend: &B) -> Vec<Failure> {
             largest = largest.max(backend.kv_bytes(&kv));
         }
         Ok((63 * row..=(2 * 79 + 512) * row).contains(&largest))
-    })();
+    });
     j.require(
         "kv_bytes",
         "4800 rows through a window of 63",

@@ -1,7 +1,7 @@
 //! Fused layers.
 
 use super::Failure;
-use super::judge::{Judge, same};
+use super::judge::{Judge, attempt, same};
 use super::make::{Layout, Maker, Stored};
 use crate::backend::{Backend, DeltaParams, MoeParams};
 use crate::{DType, Result};
@@ -85,7 +85,7 @@ pub fn short_conv<B: Backend>(backend: &B) -> Vec<Failure> {
         }
     }
     let mut make = j.maker();
-    let continued = (|| {
+    let continued = attempt(|| {
         let b = backend;
         let (window, x, kernel) = (
             make.plain(&[1, 3, 24])?,
@@ -97,7 +97,7 @@ pub fn short_conv<B: Backend>(backend: &B) -> Vec<Failure> {
         let mut parts = b.read(&b.short_conv(&window, &first, &kernel)?)?;
         parts.extend(b.read(&b.short_conv(&b.slice(&first, 1, 2, 3)?, &rest, &kernel)?)?);
         Ok(parts == whole)
-    })();
+    });
     j.require(
         "short_conv",
         "five rows and four more against nine",
@@ -215,7 +215,7 @@ pub fn gated_delta<B: Backend>(backend: &B) -> Vec<Failure> {
         Ok(vec![y, state])
     });
     let mut make = j.maker();
-    let continued = (|| {
+    let continued = attempt(|| {
         let b = backend;
         let delta = Delta::new(&mut make, heads[1], 7, Layout::Contiguous)?;
         let (whole, last) = delta.run(b, &delta.state, 0, 7)?;
@@ -224,7 +224,7 @@ pub fn gated_delta<B: Backend>(backend: &B) -> Vec<Failure> {
         let mut parts = b.read(&first)?;
         parts.extend(b.read(&rest)?);
         Ok(parts == b.read(&whole)? && b.read(&end)? == b.read(&last)?)
-    })();
+    });
     j.require(
         "gated_delta",
         "three rows and four more against seven",

@@ -26,18 +26,23 @@ macro_rules! same {
             let $b = &$judge.reference;
             #[allow(unused_mut, unused_variables)]
             let mut $make = $crate::testing::conformance::make::Maker::new($b, dtype, seed);
-            (|| -> $crate::Result<Vec<_>> { $body })()
+            $crate::testing::conformance::judge::attempt(|| $body)
         };
         let ours = {
             let $b = $judge.backend;
             #[allow(unused_mut, unused_variables)]
             let mut $make = $crate::testing::conformance::make::Maker::new($b, dtype, seed);
-            (|| -> $crate::Result<Vec<_>> { $body })()
+            $crate::testing::conformance::judge::attempt(|| $body)
         };
         $judge.compare($op, $case, ours, theirs);
     }};
 }
 pub(super) use same;
+
+/// Runs steps of which each can fail.
+pub(super) fn attempt<T>(steps: impl FnOnce() -> Result<T>) -> Result<T> {
+    steps()
+}
 
 impl<'a, B: Backend> Judge<'a, B> {
     pub(super) fn new(backend: &'a B) -> Self {

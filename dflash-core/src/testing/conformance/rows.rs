@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::fused::{Delta, Heads};
-use super::judge::Judge;
+use super::judge::{Judge, attempt};
 use super::make::{Layout, Stored};
 use crate::backend::{Backend, Block, BlockRule, KvShape, MoeParams, RopeSpec, Visibility};
 use crate::{DType, Result};
@@ -31,7 +31,7 @@ fn invariant<B: Backend>(
     run: impl Fn(usize, usize) -> Result<B::Tensor>,
 ) {
     let b = j.backend;
-    let found: Result<_> = (|| {
+    let found = attempt(|| {
         let whole = run(0, ROWS)?;
         for chunk in [1, 3, 8] {
             for first in (0..ROWS).step_by(chunk) {
@@ -51,7 +51,7 @@ fn invariant<B: Backend>(
             }
         }
         Ok(None)
-    })();
+    });
     match found {
         Ok(None) => {}
         Ok(Some(difference)) => j.fail(op, case, difference),
@@ -64,7 +64,7 @@ macro_rules! inputs {
     ($j:expr, $op:expr, $case:expr, $make:ident => $body:expr) => {{
         #[allow(unused_mut)]
         let mut $make = $j.maker();
-        match (|| -> Result<_> { Ok($body) })() {
+        match attempt(|| Ok($body)) {
             Ok(inputs) => inputs,
             Err(e) => {
                 $j.fail($op, $case, format!("error: {e}"));

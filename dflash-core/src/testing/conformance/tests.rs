@@ -60,6 +60,7 @@ impl Altered {
 fn mine(d: Drafted<Altered>) -> Drafted<Reference> {
     Drafted {
         ids: d.ids,
+        rows: d.rows,
         finite: d.finite,
         rivals: d.rivals,
     }
@@ -68,6 +69,7 @@ fn mine(d: Drafted<Altered>) -> Drafted<Reference> {
 fn theirs(d: Drafted<Reference>) -> Drafted<Altered> {
     Drafted {
         ids: d.ids,
+        rows: d.rows,
         finite: d.finite,
         rivals: d.rivals,
     }

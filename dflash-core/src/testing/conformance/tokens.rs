@@ -1,23 +1,22 @@
 //! From logits to tokens: ids must be equal, not close.
 
 use super::Failure;
-use super::judge::{Judge, tolerance};
+use super::judge::{Judge, attempt, tolerance};
 use super::make::{Layout, Maker, Stored, round};
-use crate::DType;
-use crate::Result;
 use crate::backend::fallback::host;
 use crate::backend::reference::Reference;
 use crate::backend::{Backend, Drafted, Implementation, Op, PathRule};
 use crate::spec::{Coupling, Occurred, ProposalRule, Rivals, RowRule, Sampling, Verdict};
+use crate::{DType, Error, Result};
 
 /// Proposals, read back.
 fn picked<B: Backend>(b: &B, drafted: &Drafted<B>) -> Result<host::Picked> {
+    let ids = b.read_ids(&drafted.ids)?;
+    if ids.len() != drafted.rows {
+        return Err(Error::shape("proposals", drafted.rows, ids.len()));
+    }
     let rivals = drafted.rivals.as_ref().map(|r| b.read_ids(r)).transpose()?;
-    host::Picked::from_parts(
-        b.read_ids(&drafted.ids)?,
-        &b.read(&drafted.finite)?,
-        rivals.as_deref(),
-    )
+    host::Picked::from_parts(ids, &b.read(&drafted.finite)?, rivals.as_deref())
 }
 
 /// Proposals from what is not a number mean nothing: only the flag counts, and that ids are ids.
@@ -84,45 +83,43 @@ pub fn propose<B: Backend>(backend: &B) -> Vec<Failure> {
         Some((2, f32::NEG_INFINITY)),
     ];
     for (slots, vocab) in [(1, 1), (1, 300), (3, 7), (15, 1031)] {
-        for spoiled in bad
-            .into_iter()
-            .filter(|s| s.is_none_or(|(row, _)| row < slots))
-        {
-            for coupling in COUPLINGS {
-                for layout in Layout::ALL {
-                    let rule = ProposalRule {
-                        rows: slots + 1,
-                        position: 40,
-                        coupling,
-                    };
-                    let seed = j.next_seed();
-                    let run = |dtype| -> (Vec<f32>, _) {
-                        let mut make = Maker::new(backend, dtype, seed);
-                        (logits(&mut make, slots, vocab, spoiled), make)
-                    };
-                    let (numbers, make) = run(backend.dtype());
-                    let ours = (|| {
-                        picked(
-                            backend,
-                            &backend.propose(
-                                &make.laid_out(&numbers, &[1, slots, vocab], layout)?,
-                                &rule,
-                            )?,
-                        )
-                    })();
-                    let rounded: Vec<f32> =
-                        numbers.iter().map(|&x| round(x, backend.dtype())).collect();
-                    let expected = settle(host::propose(&rounded, vocab, &rule), vocab)
-                        .expect("invariant: a case suits the reference");
-                    let case = format!(
-                        "{slots} slots of {vocab}, {coupling:?}, spoiled {spoiled:?}, {layout:?} input"
-                    );
-                    j.equal("propose", case, settle(ours, vocab), &expected);
-                }
+        let bad = bad.iter().filter(|s| s.is_none_or(|(row, _)| row < slots));
+        for (spoiled, coupling) in bad.flat_map(|s| COUPLINGS.map(|c| (*s, c))) {
+            for layout in Layout::ALL {
+                propose_once(&mut j, [1, slots, vocab], spoiled, coupling, layout);
             }
         }
     }
     j.failures
+}
+
+fn propose_once<B: Backend>(
+    j: &mut Judge<'_, B>,
+    shape: [usize; 3],
+    spoiled: Option<(usize, f32)>,
+    coupling: Option<Coupling>,
+    layout: Layout,
+) {
+    let b = j.backend;
+    let [_, slots, vocab] = shape;
+    let rule = ProposalRule {
+        rows: slots + 1,
+        position: 40,
+        coupling,
+    };
+    let mut make = j.maker();
+    let numbers = logits(&mut make, slots, vocab, spoiled);
+    let ours = attempt(|| {
+        picked(
+            b,
+            &b.propose(&make.laid_out(&numbers, &shape, layout)?, &rule)?,
+        )
+    });
+    let rounded: Vec<f32> = numbers.iter().map(|&x| round(x, b.dtype())).collect();
+    let expected = settle(host::propose(&rounded, vocab, &rule), vocab)
+        .expect("invariant: a case suits the reference");
+    let case = format!("{shape:?}, {coupling:?}, spoiled {spoiled:?}, {layout:?} input");
+    j.equal("propose", case, settle(ours, vocab), &expected);
 }
 
 /// Runs the candidate selector on one backend.
@@ -358,14 +355,14 @@ pub fn draw<B: Backend>(backend: &B) -> Vec<Failure> {
                 coupled: 4,
             }),
         });
-        let ours = (|| {
+        let ours = attempt(|| {
             let logits = make.laid_out(&numbers, &[1, block.drafts + 1, VOCAB], block.layout)?;
             let drafted = draft
                 .as_ref()
                 .map(|d| crate::backend::fallback::upload_picked(backend, d))
                 .transpose()?;
             backend.draw(&logits, drafted.as_ref(), &rule)
-        })();
+        });
         let expected = host::draw(&numbers, VOCAB, draft, &rule)
             .expect("invariant: a case suits the reference");
         let margin = tolerance(DType::F32) * 20.0;
@@ -401,7 +398,7 @@ pub fn readbacks<B: Backend>(backend: &B) -> Vec<Failure> {
         },
         Occurred::default(),
     );
-    let counted = (|| {
+    let counted = attempt(|| {
         let mut count = Vec::new();
         let mut mark = backend.readbacks();
         let mut since = || {
@@ -424,7 +421,7 @@ pub fn readbacks<B: Backend>(backend: &B) -> Vec<Failure> {
         backend.draw(&x, Some(&drafted), &rule)?.ok();
         since();
         Ok(count)
-    })();
+    });
     let held = counted.map(|count: Vec<u64>| {
         let proposed = match backend.implementation(Op::Propose) {
             Implementation::Native => count[3] == 0,
