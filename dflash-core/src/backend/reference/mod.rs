@@ -3,7 +3,7 @@
 //! It is always built in, needs no library, and is what every other backend is compared with. It is
 //! exact by construction: each number of a result is summed in an order that depends on the inner
 //! dimension alone, so a row does not depend on the rows beside it. Fused operations are loops over
-//! their definitions rather than the composites of [`fallback`](super::fallback), so that comparing the two
+//! their definitions rather than the composites of [`fallback`], so that comparing the two
 //! tests both.
 //!
 //! Numbers are held as float32 whatever the format asked for; [`upload`](Backend::upload),
