@@ -104,7 +104,7 @@ pub(super) fn path(
         predecessors: &gather(path.predecessor, &with_anchor)?,
         successors: &gather(path.successor, candidates.ids())?,
     };
-    Ok(host::walk(&candidates, &codes, rule))
+    host::walk(&candidates, &codes, rule)
 }
 
 /// Draws rows up to the first that disagrees with the draft.

@@ -236,7 +236,7 @@ pub fn dynamic_conv<B: Backend>(
 /// The backend's, or sizes that do not fit.
 pub fn propose<B: Backend>(b: &B, logits: &B::Tensor, rule: &ProposalRule) -> Result<Drafted<B>> {
     let vocab = slot_logits(b, logits, rule)?;
-    upload_picked(b, &host::propose(&b.read(logits)?, vocab, rule))
+    upload_picked(b, &host::propose(&b.read(logits)?, vocab, rule)?)
 }
 
 /// Default of [`Backend::path_select`]: reads the logits back, then the candidates' rows of both codebooks.
@@ -266,19 +266,13 @@ pub fn path_select<B: Backend>(
     )?)?;
     let (hidden, rows) = rows.split_at(slots * rank);
     let (predecessors, successors) = rows.split_at(before.len() * rank);
-    upload_picked(
-        b,
-        &host::walk(
-            &candidates,
-            &host::Codes {
-                rank,
-                hidden,
-                predecessors,
-                successors,
-            },
-            rule,
-        ),
-    )
+    let codes = host::Codes {
+        rank,
+        hidden,
+        predecessors,
+        successors,
+    };
+    upload_picked(b, &host::walk(&candidates, &codes, rule)?)
 }
 
 /// Default of [`Backend::draw`].

@@ -155,3 +155,106 @@ impl HostKv {
         (self.k.len() + self.v.len()) * size_of::<f32>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: KvShape = KvShape {
+        heads: 2,
+        head_dim: 1,
+    };
+
+    /// Rows with key `position` in head 0 and its negative in head 1; values ten times that.
+    fn rows(positions: Range<u16>) -> (RefTensor, RefTensor) {
+        let numbers = |factor: f32| {
+            let head = |sign: f32| positions.clone().map(move |p| sign * factor * f32::from(p));
+            let numbers: Vec<f32> = head(1.0).chain(head(-1.0)).collect();
+            RefTensor::new("rows", numbers, &[1, 2, positions.len(), 1]).expect("as many numbers")
+        };
+        (numbers(1.0), numbers(10.0))
+    }
+
+    fn append(kv: &mut RefKv, positions: Range<u16>) {
+        let (k, v) = rows(positions);
+        kv.append(&k, &v).expect("rows fit");
+    }
+
+    fn expect_rows(kv: &RefKv, positions: Range<u16>) {
+        assert_eq!(kv.rows(), positions.len());
+        for (row, p) in positions.map(f32::from).enumerate() {
+            assert_eq!(
+                [
+                    kv.key(row, 0),
+                    kv.key(row, 1),
+                    kv.value(row, 0),
+                    kv.value(row, 1)
+                ],
+                [&[p][..], &[-p], &[10.0 * p], &[-10.0 * p]]
+            );
+        }
+        let held = kv.front * 2..(kv.front + kv.rows) * 2;
+        let unused = kv.k.iter().enumerate().filter(|(i, _)| !held.contains(i));
+        assert!(
+            unused.clone().all(|(_, x)| x.is_nan()) || !cfg!(debug_assertions),
+            "unused memory must spoil what reads it"
+        );
+    }
+
+    #[test]
+    fn rows_leave_at_both_ends() {
+        let mut kv = RefKv::new(SHAPE).expect("sizes above 0");
+        append(&mut kv, 0..5);
+        kv.keep(1..4);
+        expect_rows(&kv, 1..4);
+        append(&mut kv, 4..6);
+        expect_rows(&kv, 1..6);
+        kv.keep(5..5);
+        expect_rows(&kv, 0..0);
+        append(&mut kv, 7..9);
+        expect_rows(&kv, 7..9);
+        kv.keep(0..100);
+        expect_rows(&kv, 7..9);
+    }
+
+    #[test]
+    fn memory_follows_what_is_kept() {
+        let mut kv = RefKv::new(SHAPE).expect("sizes above 0");
+        append(&mut kv, 0..1000);
+        let row = kv.width() * 8;
+        assert!(kv.bytes() <= row * (1000 + 500 + STEP));
+        kv.keep(0..10);
+        assert!(kv.bytes() <= row * 2 * (10 + STEP));
+        expect_rows(&kv, 0..10);
+        for p in 10..2000 {
+            append(&mut kv, p..p + 1);
+            kv.keep(1..11);
+            expect_rows(&kv, p - 9..p + 1);
+            assert!(kv.bytes() <= row * 2 * (10 + STEP));
+        }
+    }
+
+    #[test]
+    fn a_fork_is_independent_and_a_misfit_adds_nothing() {
+        let mut kv = RefKv::new(SHAPE).expect("sizes above 0");
+        append(&mut kv, 0..3);
+        let mut fork = kv.fork();
+        append(&mut fork, 8..9);
+        append(&mut kv, 3..4);
+        expect_rows(&kv, 0..4);
+        assert_eq!(fork.key(3, 0), [8.0]);
+        let (good, _) = rows(0..2);
+        let bad = good.reshape(&[1, 1, 2, 2]).expect("as many numbers");
+        for (k, v) in [(&bad, &good), (&good, &bad)] {
+            assert!(matches!(kv.append(k, v), Err(Error::Shape { .. })));
+        }
+        expect_rows(&kv, 0..4);
+        assert!(
+            RefKv::new(KvShape {
+                heads: 0,
+                head_dim: 1
+            })
+            .is_err()
+        );
+    }
+}
