@@ -64,7 +64,7 @@ impl ChatTemplate {
             .build();
         env.set_syntax(syntax.map_err(|e| template_error(&e))?);
         python::extend(&mut env);
-        let prepared = prepare::without_generation_tags(source);
+        let prepared = prepare::prepared(source);
         env.add_template_owned("chat", prepared)
             .map_err(|e| template_error(&e))?;
         let template = env.get_template("chat").map_err(|e| template_error(&e))?;

@@ -1,12 +1,14 @@
 //! What chat templates expect of Python and the engine does not bring along.
 
+mod filters;
 mod json;
 mod methods;
 
 use std::fmt;
 
-use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
+use minijinja_contrib::globals;
 
 /// The template's own refusal of a conversation (`raise_exception`).
 #[derive(Debug)]
@@ -24,10 +26,21 @@ impl std::error::Error for Refusal {}
 pub(super) fn extend(env: &mut Environment<'static>) {
     env.set_unknown_method_callback(methods::call);
     env.set_formatter(print);
+    filters::extend(env);
     env.add_filter("tojson", tojson);
-    env.add_filter("string", |value: &Value| text(value));
     env.add_test("sequence", is_sequence);
+    env.add_test("iterable", |value: &Value| {
+        !value.is_none() && value.try_iter().is_ok()
+    });
+    env.add_test("callable", is_callable);
     env.add_function("raise_exception", raise_exception);
+    env.add_function("cycler", |items: Rest<Value>| globals::cycler(items.0));
+    env.add_function("joiner", globals::joiner);
+}
+
+fn is_callable(value: &Value) -> bool {
+    // Macros and functions are the only objects without items that templates can hold.
+    value.kind() == ValueKind::Plain || (value.as_object().is_some() && value.try_iter().is_err())
 }
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {
