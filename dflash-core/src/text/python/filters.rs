@@ -4,21 +4,19 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 use minijinja_contrib::filters as contrib;
 
-use super::{methods, text};
+use super::{Marks, text};
 
-pub(super) fn extend(env: &mut Environment<'static>) {
+pub(super) fn extend(env: &mut Environment<'static>, marks: Marks) {
     env.add_filter("string", |value: &Value| text(value));
-    env.add_filter("trim", trim);
+    env.add_filter("trim", move |value: &Value, chars: Option<&str>| {
+        marks.trim(&text(value), chars, true, true)
+    });
     env.add_filter("int", int);
     env.add_filter("float", float);
     env.add_filter("escape", escape);
     env.add_filter("e", escape);
     env.add_filter("truncate", contrib::truncate);
     env.add_filter("striptags", contrib::striptags);
-}
-
-fn trim(value: &Value, chars: Option<&str>) -> String {
-    methods::trim(&text(value), chars, true, true).to_owned()
 }
 
 /// Text that is no number gives the default.

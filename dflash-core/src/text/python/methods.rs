@@ -4,26 +4,42 @@ use minijinja::value::{Kwargs, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
-/// Calls a method that the engine does not know, as Python would.
+use super::Marks;
+
+/// Calls a method that the engine does not know, as Python would on a text without `marks`.
 pub(super) fn call(
+    marks: Marks,
     state: &mut State<'_, '_>,
     value: &Value,
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
     match value.as_str() {
-        Some(text) => of_string(text, method, args),
+        Some(text) => {
+            let asks =
+                matches!(method, "startswith" | "endswith" | "count") || method.starts_with("is");
+            if asks && marks.are_in(text) {
+                let plain = Value::from(marks.removed_from(text));
+                return pycompat::unknown_method_callback(state, &plain, method, args);
+            }
+            of_string(marks, text, method, args)
+        }
         None => of_container(value, method, args),
     }
     .unwrap_or_else(|| pycompat::unknown_method_callback(state, value, method, args))
 }
 
 /// The string methods that differ from the engine's, or that it lacks.
-fn of_string(text: &str, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
+fn of_string(
+    marks: Marks,
+    text: &str,
+    method: &str,
+    args: &[Value],
+) -> Option<Result<Value, Error>> {
     Some(match method {
-        "strip" => stripped(args, text, true, true),
-        "lstrip" => stripped(args, text, true, false),
-        "rstrip" => stripped(args, text, false, true),
+        "strip" => stripped(marks, args, text, true, true),
+        "lstrip" => stripped(marks, args, text, true, false),
+        "rstrip" => stripped(marks, args, text, false, true),
         "split" => split(args, text, false),
         "rsplit" => split(args, text, true),
         "partition" => partition(args, |sep| text.split_once(sep), [text, "", ""]),
@@ -97,7 +113,13 @@ pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-fn stripped(args: &[Value], text: &str, start: bool, end: bool) -> Result<Value, Error> {
+fn stripped(
+    marks: Marks,
+    args: &[Value],
+    text: &str,
+    start: bool,
+    end: bool,
+) -> Result<Value, Error> {
     let (chars,): (Option<&Value>,) = from_args(args)?;
     let chars = match chars.filter(|c| !c.is_none()) {
         None => None,
@@ -107,22 +129,7 @@ fn stripped(args: &[Value], text: &str, start: bool, end: bool) -> Result<Value,
                 .ok_or_else(|| wrong("strip takes characters"))?,
         ),
     };
-    Ok(Value::from(trim(text, chars, start, end)))
-}
-
-/// The text without any of `chars`, or white space, at its ends.
-pub(super) fn trim<'t>(text: &'t str, chars: Option<&str>, start: bool, end: bool) -> &'t str {
-    let cut = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
-    let text = if start {
-        text.trim_start_matches(cut)
-    } else {
-        text
-    };
-    if end {
-        text.trim_end_matches(cut)
-    } else {
-        text
-    }
+    Ok(Value::from(marks.trim(text, chars, start, end)))
 }
 
 fn split(args: &[Value], text: &str, from_right: bool) -> Result<Value, Error> {

@@ -2,6 +2,7 @@
 
 mod filters;
 mod json;
+mod marks;
 mod methods;
 
 use std::fmt;
@@ -9,6 +10,8 @@ use std::fmt;
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
 use minijinja_contrib::globals;
+
+pub(super) use marks::Marks;
 
 /// The template's own refusal of a conversation (`raise_exception`).
 #[derive(Debug)]
@@ -22,11 +25,13 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Adds the functions, filters, tests and methods that transformers offers to templates.
-pub(super) fn extend(env: &mut Environment<'static>) {
-    env.set_unknown_method_callback(methods::call);
+/// Adds the functions, filters, tests and methods that transformers offers to templates. They look through `marks`.
+pub(super) fn extend(env: &mut Environment<'static>, marks: Marks) {
+    env.set_unknown_method_callback(move |state, value, method, args| {
+        methods::call(marks, state, value, method, args)
+    });
     env.set_formatter(print);
-    filters::extend(env);
+    filters::extend(env, marks);
     env.add_filter("tojson", tojson);
     env.add_test("sequence", is_sequence);
     env.add_test("iterable", |value: &Value| {
