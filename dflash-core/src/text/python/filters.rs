@@ -1,16 +1,21 @@
 //! Filters that behave otherwise in Python's Jinja than in the engine, or that it lacks.
 
 use minijinja::value::{Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::{Environment, Error, ErrorKind, State};
 use minijinja_contrib::filters as contrib;
 
 use super::{Marks, text};
 
 pub(super) fn extend(env: &mut Environment<'static>, marks: Marks) {
-    env.add_filter("string", |value: &Value| text(value));
-    env.add_filter("trim", move |value: &Value, chars: Option<&str>| {
-        marks.trim(&text(value), chars, true, true)
+    env.add_filter("string", |state: &State<'_, '_>, value: &Value| {
+        text(state, value)
     });
+    env.add_filter(
+        "trim",
+        move |state: &State<'_, '_>, value: &Value, chars: Option<&str>| {
+            Ok::<_, Error>(marks.trim(&text(state, value)?, chars, true, true))
+        },
+    );
     env.add_filter("int", int);
     env.add_filter("float", float);
     env.add_filter("escape", escape);
@@ -56,7 +61,7 @@ fn float(value: &Value, default: Option<Value>) -> Value {
         .unwrap_or_else(|| default.unwrap_or_else(|| Value::from(0.0)))
 }
 
-fn escape(value: &Value) -> Result<Value, Error> {
+fn escape(state: &State<'_, '_>, value: &Value) -> Result<Value, Error> {
     if value.is_safe() {
         return Ok(value.clone());
     }
@@ -64,7 +69,7 @@ fn escape(value: &Value) -> Result<Value, Error> {
         return Err(Error::new(ErrorKind::InvalidOperation, "an invalid value"));
     }
     let mut out = String::new();
-    for c in text(value).chars() {
+    for c in text(state, value)?.chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
