@@ -1,7 +1,17 @@
-//! Models, drafts and the round loop of DFlash speculative decoding.
+//! Models, drafts and the round loop of DFlash speculative decoding, independent of any tensor library.
 
+pub mod backend;
+pub mod cache;
+pub mod checkpoint;
+pub mod config;
+pub mod draft;
 pub mod dtype;
 pub mod error;
+pub mod load;
+pub mod models;
+pub mod nn;
+pub mod spec;
+pub mod text;
 
 pub use dtype::DType;
 pub use error::{Error, PairingCheck, Result};

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Backend;
+use crate::config::RopeConfig;
 
 /// What a row of a many-row product equals: how far speculation can change the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +123,12 @@ pub struct RopeSpec {
     pub amplitude: f32,
 }
 
+impl From<&RopeConfig> for RopeSpec {
+    fn from(config: &RopeConfig) -> Self {
+        Self { dims: config.dims, periods: config.periods(), amplitude: config.amplitude() }
+    }
+}
+
 /// Sizes of one layer's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
@@ -223,8 +230,10 @@ pub struct PathRule<'a, B: Backend> {
 /// A block's proposals, on the device.
 #[derive(Debug, Clone)]
 pub struct Drafted<B: Backend> {
-    /// One token per slot.
+    /// One token per slot, `rows` of them.
     pub ids: B::Ids,
+    /// Slots.
+    pub rows: usize,
     /// `[1]`: 1 if everything that the draft computed is finite, else 0.
     pub finite: B::Tensor,
     /// Slot 1 by argmax and by the request's noise, when the request samples.

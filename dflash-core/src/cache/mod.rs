@@ -8,6 +8,7 @@ mod recurrent;
 
 pub use kv::KvCache;
 pub use recurrent::RecurrentCache;
+pub(crate) use recurrent::Tape;
 
 use crate::Result;
 

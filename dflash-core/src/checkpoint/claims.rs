@@ -1,0 +1,408 @@
+//! Strict accounting: every tensor of a checkpoint is claimed once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::names::{Nest, skipped};
+use super::tensor::{StoredTensor, StoredType};
+use super::weight::WeightSource;
+use crate::config::{QuantConfig, QuantMode, QuantSpec};
+use crate::{Error, Result};
+
+/// Hands out a checkpoint's tensors, each once, by the model's names.
+///
+/// Names are canonical: `embed_tokens.weight`, `layers.3.input_layernorm.weight`, `norm.weight`,
+/// `lm_head.weight`; a *module* is a name without `.weight`. The file's prefix is added here. A
+/// name that does not end in `.weight` is also found with it.
+#[derive(Debug)]
+pub struct Claims {
+    path: PathBuf,
+    tensors: Arc<BTreeMap<String, StoredTensor>>,
+    quantization: Option<QuantConfig>,
+    nest: Nest,
+    strict: bool,
+    claimed: BTreeSet<String>,
+    notes: Vec<String>,
+}
+
+impl Claims {
+    pub(super) fn target(
+        path: PathBuf,
+        tensors: Arc<BTreeMap<String, StoredTensor>>,
+        quantization: Option<QuantConfig>,
+    ) -> Result<Self> {
+        let nest = Nest::find(&path, &tensors)?;
+        Ok(Self {
+            path,
+            tensors,
+            quantization,
+            nest,
+            strict: false,
+            claimed: BTreeSet::new(),
+            notes: Vec::new(),
+        })
+    }
+
+    pub(super) fn draft(
+        path: PathBuf,
+        tensors: Arc<BTreeMap<String, StoredTensor>>,
+        quantization: Option<QuantConfig>,
+    ) -> Result<Self> {
+        Ok(Self {
+            strict: true,
+            ..Self::target(path, tensors, quantization)?
+        })
+    }
+
+    /// The checkpoint, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The prefix under which the file keeps the decoder, for reports: `model.language_model`.
+    pub fn nest(&self) -> &'static str {
+        self.nest.name()
+    }
+
+    /// True if the file has a tensor for this canonical name.
+    pub fn has(&self, name: &str) -> bool {
+        self.locate(name).is_some()
+    }
+
+    /// Claims the tensor `name`.
+    ///
+    /// # Errors
+    /// It is missing, has another shape, or was claimed before.
+    pub fn require(&mut self, name: &str, shape: &[usize]) -> Result<StoredTensor> {
+        let tried = || self.spellings(name);
+        let missing = || Error::MissingTensor {
+            path: self.path.clone(),
+            name: name.to_owned(),
+            tried: tried(),
+        };
+        let tensor = self.locate(name).ok_or_else(missing)?.clone();
+        if tensor.shape != shape {
+            return Err(Error::shape(
+                format!("tensor `{}` of `{}`", tensor.name, self.path.display()),
+                format!("{shape:?}"),
+                format!("{:?}", tensor.shape),
+            ));
+        }
+        self.mark(&tensor.name)?;
+        Ok(tensor)
+    }
+
+    /// Claims the tensor `name` if the file has it.
+    ///
+    /// # Errors
+    /// It has another shape, or was claimed before.
+    pub fn optional(&mut self, name: &str, shape: &[usize]) -> Result<Option<StoredTensor>> {
+        if self.has(name) {
+            self.require(name, shape).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Claims the tensor `name`, which must hold floating-point numbers.
+    ///
+    /// # Errors
+    /// As [`Claims::require`], or it is of another type.
+    pub fn float(&mut self, name: &str, shape: &[usize]) -> Result<StoredTensor> {
+        let tensor = self.require(name, shape)?;
+        if tensor.float_dtype().is_none() {
+            return Err(tensor.not_a_float());
+        }
+        Ok(tensor)
+    }
+
+    /// Claims the weight `[out, inp]` of a linear layer or an embedding, as the file stores it.
+    /// Its additive bias, if the model has one, is a tensor of its own (`module.bias`).
+    ///
+    /// # Errors
+    /// A tensor is missing, has another shape or type, or is quantized in an unsupported format.
+    pub fn weight(&mut self, module: &str, out: usize, inp: usize) -> Result<WeightSource> {
+        match self.quantized(module)? {
+            None => self
+                .float(&format!("{module}.weight"), &[out, inp])
+                .map(WeightSource::Plain),
+            Some(spec) => self.affine(module, spec, &[], out, inp),
+        }
+    }
+
+    /// Claims the weights `[count, out, inp]` of `count` layers in one tensor, as one weight each.
+    pub(super) fn stacked_weight(
+        &mut self,
+        module: &str,
+        count: usize,
+        out: usize,
+        inp: usize,
+    ) -> Result<Vec<WeightSource>> {
+        let part = |t: &StoredTensor, i| t.part(i);
+        match self.quantized(module)? {
+            None => {
+                let all = self.float(&format!("{module}.weight"), &[count, out, inp])?;
+                Ok((0..count)
+                    .map(|i| WeightSource::Plain(part(&all, i)))
+                    .collect())
+            }
+            Some(spec) => {
+                let WeightSource::Affine {
+                    codes,
+                    scales,
+                    biases,
+                    bits,
+                    group,
+                    ..
+                } = self.affine(module, spec, &[count], out, inp)?
+                else {
+                    unreachable!("invariant: `affine` makes affine weights");
+                };
+                let one = |i| WeightSource::Affine {
+                    codes: part(&codes, i),
+                    scales: part(&scales, i),
+                    biases: part(&biases, i),
+                    bits,
+                    group,
+                    out,
+                    inp,
+                };
+                Ok((0..count).map(one).collect())
+            }
+        }
+    }
+
+    /// Claims the head. `tied` is what the configuration says; `None` is returned when the
+    /// embedding serves as head. A head that a tied model ships all the same is dropped with a
+    /// note.
+    ///
+    /// # Errors
+    /// As [`Claims::weight`]; a model that is not tied must have a head.
+    pub fn head(
+        &mut self,
+        tied: Option<bool>,
+        vocab_size: usize,
+        hidden_size: usize,
+    ) -> Result<Option<WeightSource>> {
+        let present = self.has("lm_head.weight");
+        match tied {
+            Some(true) => {
+                if present {
+                    for part in ["weight", "scales", "biases"] {
+                        let name = self
+                            .locate(&format!("lm_head.{part}"))
+                            .map(|t| t.name.clone());
+                        self.claimed.extend(name);
+                    }
+                    self.notes.push("the checkpoint has an `lm_head`, but its configuration ties the head to the embedding; dropped".into());
+                }
+                Ok(None)
+            }
+            None if !present => Ok(None),
+            None | Some(false) => self.weight("lm_head", vocab_size, hidden_size).map(Some),
+        }
+    }
+
+    /// Claims the weight of a depthwise convolution as `[channels, taps]`, last tap = newest row.
+    /// Files store it as `[channels, 1, taps]` or `[channels, taps, 1]`: the same bytes.
+    ///
+    /// # Errors
+    /// As [`Claims::float`].
+    pub fn conv(&mut self, name: &str, channels: usize, taps: usize) -> Result<StoredTensor> {
+        let raw = self
+            .locate(name)
+            .is_some_and(|t| t.shape == [channels, 1, taps]);
+        let shape = if raw {
+            [channels, 1, taps]
+        } else {
+            [channels, taps, 1]
+        };
+        Ok(self.float(name, &shape)?.reshaped(&[channels, taps]))
+    }
+
+    /// Whether the hybrid's norms are stored as offsets from one (raw Hugging Face files), told by
+    /// the layout of its convolutions. It concerns `input_layernorm`, `post_attention_layernorm`,
+    /// `q_norm`, `k_norm` and the final `norm`, to which one is then added in f32;
+    /// `linear_attn.norm` is always plain. False for a checkpoint without convolutions.
+    ///
+    /// # Errors
+    /// A convolution has neither layout, or two of them differ.
+    pub fn norms_are_offsets(&self) -> Result<bool> {
+        let mut seen: Option<(bool, &str)> = None;
+        for (name, tensor) in self.tensors.iter() {
+            if !name.ends_with("linear_attn.conv1d.weight") || !name.starts_with(self.nest.decoder)
+            {
+                continue;
+            }
+            let raw = match tensor.shape.as_slice() {
+                [_, 1, taps] if *taps > 1 => true,
+                [_, taps, 1] if *taps > 1 => false,
+                other => {
+                    let expected = "[channels, 1, taps] or [channels, taps, 1]";
+                    return Err(Error::shape(
+                        format!("tensor `{name}`"),
+                        expected,
+                        format!("{other:?}"),
+                    ));
+                }
+            };
+            match seen {
+                Some((before, other)) if before != raw => {
+                    let reason = format!(
+                        "`{name}` and `{other}` have different layouts, so it is unclear whether norms are offsets from one"
+                    );
+                    return Err(Error::checkpoint(&self.path, reason));
+                }
+                _ => seen = Some((raw, name)),
+            }
+        }
+        Ok(seen.is_some_and(|(raw, _)| raw))
+    }
+
+    /// Ends the accounting: returns notes about what was skipped.
+    ///
+    /// # Errors
+    /// Tensors are left that nobody claimed.
+    pub fn finish(self) -> Result<Vec<String>> {
+        let mut notes = self.notes;
+        let mut unclaimed = Vec::new();
+        let mut skips: BTreeMap<&str, usize> = BTreeMap::new();
+        for name in self
+            .tensors
+            .keys()
+            .filter(|name| !self.claimed.contains(*name))
+        {
+            match skipped(name) {
+                Some(what) if !self.strict => *skips.entry(what).or_default() += 1,
+                _ => unclaimed.push(name.clone()),
+            }
+        }
+        if !unclaimed.is_empty() {
+            return Err(Error::UnclaimedTensors {
+                path: self.path,
+                names: unclaimed,
+            });
+        }
+        notes.extend(
+            skips
+                .into_iter()
+                .map(|(what, count)| format!("{count} tensor(s) skipped: {what}")),
+        );
+        Ok(notes)
+    }
+
+    fn spellings(&self, name: &str) -> Vec<String> {
+        let mut names = self.nest.spellings(name);
+        if !name.ends_with(".weight") {
+            let longer: Vec<String> = names.iter().map(|n| format!("{n}.weight")).collect();
+            names.extend(longer);
+        }
+        names
+    }
+
+    fn locate(&self, name: &str) -> Option<&StoredTensor> {
+        self.spellings(name)
+            .iter()
+            .find_map(|spelling| self.tensors.get(spelling))
+    }
+
+    fn mark(&mut self, name: &str) -> Result<()> {
+        if self.claimed.insert(name.to_owned()) {
+            return Ok(());
+        }
+        Err(Error::checkpoint(
+            &self.path,
+            format!("tensor `{name}` would be used twice"),
+        ))
+    }
+
+    /// How a module is quantized: iff it has scales and the configuration does not exclude it.
+    fn quantized(&self, module: &str) -> Result<Option<QuantSpec>> {
+        let scales = self
+            .locate(&format!("{module}.scales"))
+            .map(|t| t.name.as_str());
+        let Some(quantization) = &self.quantization else {
+            return match scales {
+                None => Ok(None),
+                Some(name) => Err(Error::checkpoint(
+                    &self.path,
+                    format!(
+                        "`{name}` belongs to a quantized module, but config.json has no `quantization`"
+                    ),
+                )),
+            };
+        };
+        let Some(scales) = scales else {
+            let spelled = self.nest.spellings(module);
+            if let Some(path) = spelled.iter().find(|path| quantization.names_module(path)) {
+                let name = format!("{path}.scales");
+                return Err(Error::MissingTensor {
+                    path: self.path.clone(),
+                    tried: vec![name.clone()],
+                    name,
+                });
+            }
+            return Ok(None);
+        };
+        let path = scales.trim_end_matches(".scales");
+        let Some(spec) = quantization.for_module(path) else {
+            return Ok(None);
+        };
+        if spec.mode != QuantMode::Affine {
+            return Err(Error::unsupported(format!(
+                "the quantization mode {} of `{path}`",
+                spec.mode.name()
+            ))
+            .with_hint("use a checkpoint quantized in MLX's affine mode, or the unquantized one"));
+        }
+        Ok(Some(spec))
+    }
+
+    /// Claims the three tensors of an affine module; `lead` is the shape in front of `[out, inp]`.
+    fn affine(
+        &mut self,
+        module: &str,
+        spec: QuantSpec,
+        lead: &[usize],
+        out: usize,
+        inp: usize,
+    ) -> Result<WeightSource> {
+        let (bits, group) = (usize::from(spec.bits), spec.group);
+        if !inp.is_multiple_of(group) {
+            return Err(Error::shape(
+                format!("input width of the quantized `{module}`"),
+                format!("a multiple of its group, {group}"),
+                inp,
+            ));
+        }
+        let shape = |columns: usize| [lead, &[out, columns]].concat();
+        let codes = self.require(&format!("{module}.weight"), &shape(inp / 32 * bits))?;
+        if codes.dtype != StoredType::U32 {
+            return Err(
+                Error::unsupported(format!("tensor `{}` in {}", codes.name, codes.dtype))
+                    .with_hint("codes are stored in U32 words"),
+            );
+        }
+        let scales = self.float(&format!("{module}.scales"), &shape(inp / group))?;
+        let biases = self.float(&format!("{module}.biases"), &shape(inp / group))?;
+        if scales.dtype != biases.dtype {
+            return Err(Error::checkpoint(
+                &self.path,
+                format!(
+                    "`{}` is {} but its biases are {}",
+                    scales.name, scales.dtype, biases.dtype
+                ),
+            ));
+        }
+        Ok(WeightSource::Affine {
+            codes,
+            scales,
+            biases,
+            bits: spec.bits,
+            group,
+            out,
+            inp,
+        })
+    }
+}

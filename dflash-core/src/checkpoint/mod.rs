@@ -1,0 +1,25 @@
+//! Tensors of a model folder: found, checked, and handed out once each.
+//!
+//! [`Checkpoint::open`] maps the files and checks every header, so that what follows cannot run
+//! out of a file's bounds. [`Checkpoint::claims`] then hands out tensors by the model's names,
+//! finds the nest that the file keeps them in, checks their shapes, and at the end names every
+//! tensor that nobody took. Values are not looked at: the files are large and stay on disk until
+//! they are used.
+
+mod bytes;
+mod claims;
+mod experts;
+mod header;
+mod index;
+mod mmap;
+mod names;
+mod open;
+mod tensor;
+mod weight;
+
+pub use bytes::Bytes;
+pub use claims::Claims;
+pub use experts::Experts;
+pub use open::{Checkpoint, TensorInfo};
+pub use tensor::{StoredTensor, StoredType};
+pub use weight::WeightSource;

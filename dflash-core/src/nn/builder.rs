@@ -1,0 +1,82 @@
+//! Claims a layer's tensors and hands them to the backend.
+
+use crate::backend::Backend;
+use crate::checkpoint::Claims;
+use crate::{DType, Result};
+
+use super::{Linear, Norm};
+
+/// Makes layers from a checkpoint's tensors; names are canonical, without a nest.
+#[derive(Debug)]
+pub struct Builder<'a, B: Backend> {
+    /// Where tensors go.
+    pub backend: &'a B,
+    /// Where they come from, each once.
+    pub claims: &'a mut Claims,
+    /// Whether the file holds norms of the Qwen3.5 family as offsets from one.
+    norms_are_offsets: bool,
+}
+
+impl<'a, B: Backend> Builder<'a, B> {
+    /// A builder over a checkpoint's claims.
+    ///
+    /// # Errors
+    /// If the file does not tell in which form it holds its norms.
+    pub fn new(backend: &'a B, claims: &'a mut Claims) -> Result<Self> {
+        let norms_are_offsets = claims.norms_are_offsets()?;
+        Ok(Self { backend, claims, norms_are_offsets })
+    }
+
+    /// `module.weight` `[outputs, inputs]` and, if `bias`, `module.bias` `[outputs]`.
+    ///
+    /// # Errors
+    /// A missing tensor or another shape, by name.
+    pub fn linear(&mut self, module: &str, outputs: usize, inputs: usize, bias: bool) -> Result<Linear<B>> {
+        let weight = self.weight(module, outputs, inputs)?;
+        let bias = if bias { Some(self.vector(&format!("{module}.bias"), &[outputs], self.backend.dtype())?) } else { None };
+        Ok(Linear::new(weight, bias))
+    }
+
+    /// `module.weight` `[outputs, inputs]`, maybe packed.
+    ///
+    /// # Errors
+    /// A missing tensor or another shape, by name.
+    pub fn weight(&mut self, module: &str, outputs: usize, inputs: usize) -> Result<B::Weight> {
+        let source = self.claims.weight(module, outputs, inputs)?;
+        self.backend.weight(source)
+    }
+
+    /// A norm's plain multipliers.
+    ///
+    /// # Errors
+    /// A missing tensor or another shape, by name.
+    pub fn norm(&mut self, module: &str, dim: usize, eps: f32) -> Result<Norm<B>> {
+        let weight = self.vector(&format!("{module}.weight"), &[dim], DType::F32)?;
+        Ok(Norm { weight, eps })
+    }
+
+    /// A norm whose file may hold offsets from one (raw Hugging Face files of the Qwen3.5 family).
+    /// The one is added in float32, since in bf16 the sum would be rounded.
+    ///
+    /// # Errors
+    /// A missing tensor or another shape, by name.
+    pub fn offset_norm(&mut self, module: &str, dim: usize, eps: f32) -> Result<Norm<B>> {
+        let stored = self.claims.require(&format!("{module}.weight"), &[dim])?;
+        let mut values = stored.to_f32()?;
+        if self.norms_are_offsets {
+            for v in &mut values {
+                *v += 1.0;
+            }
+        }
+        Ok(Norm { weight: self.backend.upload(&values, &[dim], DType::F32)?, eps })
+    }
+
+    /// A small tensor as it is.
+    ///
+    /// # Errors
+    /// A missing tensor or another shape, by name.
+    pub fn vector(&mut self, name: &str, shape: &[usize], dtype: DType) -> Result<B::Tensor> {
+        let stored = self.claims.require(name, shape)?;
+        self.backend.upload(&stored.to_f32()?, shape, dtype)
+    }
+}

@@ -1,0 +1,5 @@
+//! The readers on real and on hostile model folders.
+
+mod readers {
+    mod golden;
+}
