@@ -1,8 +1,11 @@
 //! Loading with a backend that is picked at run time.
 
-use dflash_core::load::{LoadRequest, Loaded, ModelSource};
-use dflash_core::models::ModelInfo;
+use std::collections::BTreeMap;
+
 use dflash_core::backend::factory::DeviceClass;
+use dflash_core::config::TargetConfig;
+use dflash_core::load::{LoadRequest, Loaded, ModelFiles, ModelSource};
+use dflash_core::models::ModelInfo;
 use dflash_core::{DType, Result};
 
 use crate::pick::{factories, pick};
@@ -50,7 +53,8 @@ impl LoadOptions {
 /// # Errors
 /// No backend can be used or runs this model; or whatever reading, pairing and allocating find.
 pub fn load(options: &LoadOptions) -> Result<Loaded> {
-    let info = ModelInfo::read(&options.model)?;
+    let files = ModelFiles::open(&options.model)?;
+    let info = model_info(&files, files.target_config()?);
     let factories = factories();
     let (factory, reason) = pick(&factories, &options.backend, options.device, &info)?;
     factory.load(&LoadRequest {
@@ -62,4 +66,18 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
         threads: options.threads,
         backend_reason: reason,
     })
+}
+
+/// What backends are asked about: a target's config, and the formats of its tensors.
+pub fn model_info(files: &ModelFiles, config: TargetConfig) -> ModelInfo {
+    let mut formats: BTreeMap<String, usize> = BTreeMap::new();
+    for tensor in files.checkpoint.tensors() {
+        *formats.entry(tensor.dtype.to_string()).or_default() += 1;
+    }
+    ModelInfo {
+        config,
+        formats: formats.into_iter().collect(),
+        tensors: files.checkpoint.len(),
+        bytes: files.checkpoint.total_bytes(),
+    }
 }

@@ -65,7 +65,7 @@ fn automatic<'f>(
     device: Option<DeviceClass>,
     model: &ModelInfo,
 ) -> Result<(&'f dyn BackendFactory, String)> {
-    let usable: Vec<_> = factories.iter().filter(|f| has_device(f.as_ref(), device).is_ok()).collect();
+    let usable: Vec<_> = factories.iter().map(AsRef::as_ref).filter(|f| has_device(*f, device).is_ok()).collect();
     if usable.is_empty() {
         return Err(Error::Unavailable {
             what: format!("a backend for the device `{}`", device.map_or("any", class_name)),
@@ -73,7 +73,7 @@ fn automatic<'f>(
             hint: Some(missing_features(factories)),
         });
     }
-    let answers: Vec<_> = usable.iter().map(|f| (f.as_ref(), f.supports(model))).collect();
+    let answers: Vec<_> = usable.into_iter().map(|f| (f, f.supports(model))).collect();
     let mut passed_over = Vec::new();
     for (factory, answer) in &answers {
         match answer {

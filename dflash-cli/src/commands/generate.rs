@@ -28,9 +28,6 @@ pub(crate) fn run(args: GenerateArgs, messages: Messages) -> Result<(), Failure>
     let loaded = engine.report().clone();
     let mut notes = settings.notes;
     notes.extend(loaded.notes.iter().cloned());
-    if let Some(tokenizer) = &tokenizer {
-        notes.extend(tokenizer.notes().iter().cloned());
-    }
     let prompt = prompt::encode(settings.prompt, tokenizer.as_deref(), &mut notes)?;
     let end_ids = if settings.ignore_eos { Vec::new() } else { loaded.end_ids.clone() };
     let request = Request { prompt, end_ids, draft, ..settings.request };
