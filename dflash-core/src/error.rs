@@ -204,32 +204,64 @@ pub enum PairingCheck {
 impl Error {
     /// Wraps a tensor library's error with the operation that it happened in.
     pub fn backend(op: &'static str, source: impl Into<BoxError>) -> Self {
-        Self::Backend { op, source: source.into() }
+        Self::Backend {
+            op,
+            source: source.into(),
+        }
     }
 
     /// A shape error; `expected` and `found` are printed as they are.
-    pub fn shape(what: impl Into<String>, expected: impl fmt::Display, found: impl fmt::Display) -> Self {
-        Self::Shape { what: what.into(), expected: expected.to_string(), found: found.to_string() }
+    pub fn shape(
+        what: impl Into<String>,
+        expected: impl fmt::Display,
+        found: impl fmt::Display,
+    ) -> Self {
+        Self::Shape {
+            what: what.into(),
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }
     }
 
     /// A configuration error without advice.
-    pub fn config(path: impl AsRef<Path>, key: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self::Config { path: path.as_ref().into(), key: key.into(), reason: reason.into(), hint: None }
+    pub fn config(
+        path: impl AsRef<Path>,
+        key: impl Into<String>,
+        reason: impl Into<String>,
+    ) -> Self {
+        Self::Config {
+            path: path.as_ref().into(),
+            key: key.into(),
+            reason: reason.into(),
+            hint: None,
+        }
     }
 
     /// A checkpoint error without advice.
     pub fn checkpoint(path: impl AsRef<Path>, reason: impl Into<String>) -> Self {
-        Self::Checkpoint { path: path.as_ref().into(), reason: reason.into(), hint: None }
+        Self::Checkpoint {
+            path: path.as_ref().into(),
+            reason: reason.into(),
+            hint: None,
+        }
     }
 
     /// A request error without advice.
     pub fn request(what: &'static str, reason: impl Into<String>) -> Self {
-        Self::Request { what, reason: reason.into(), hint: None }
+        Self::Request {
+            what,
+            reason: reason.into(),
+            hint: None,
+        }
     }
 
     /// An unsupported feature, with no backend to blame.
     pub fn unsupported(what: impl Into<String>) -> Self {
-        Self::Unsupported { what: what.into(), by: None, hint: None }
+        Self::Unsupported {
+            what: what.into(),
+            by: None,
+            hint: None,
+        }
     }
 
     /// The same error with advice, on the variants that carry their own.
@@ -250,7 +282,10 @@ impl Error {
     /// The same error with a place in front of it.
     #[must_use]
     pub fn at(self, place: impl Into<String>) -> Self {
-        Self::At { place: place.into(), source: Box::new(self) }
+        Self::At {
+            place: place.into(),
+            source: Box::new(self),
+        }
     }
 
     /// What the user can do about it, if anything is known.
@@ -314,7 +349,12 @@ impl Error {
 }
 
 fn first_names(names: &[String]) -> String {
-    let mut text = names.iter().take(4).map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
+    let mut text = names
+        .iter()
+        .take(4)
+        .map(|n| format!("`{n}`"))
+        .collect::<Vec<_>>()
+        .join(", ");
     if names.len() > 4 {
         text.push_str(", …");
     }
@@ -322,5 +362,6 @@ fn first_names(names: &[String]) -> String {
 }
 
 fn at(path: Option<&Path>) -> String {
-    path.map(|p| format!(" `{}`", p.display())).unwrap_or_default()
+    path.map(|p| format!(" `{}`", p.display()))
+        .unwrap_or_default()
 }

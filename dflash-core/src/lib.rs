@@ -11,6 +11,8 @@ pub mod load;
 pub mod models;
 pub mod nn;
 pub mod spec;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod text;
 
 pub use dtype::DType;

@@ -1,8 +1,8 @@
 //! How a backend is found, asked and loaded at run time.
 
+use crate::Result;
 use crate::load::{LoadRequest, Loaded};
 use crate::models::ModelInfo;
-use crate::Result;
 
 /// A backend that can be picked when a model is loaded. Object-safe: a third party adds one without touching this workspace.
 pub trait BackendFactory: std::fmt::Debug {

@@ -306,6 +306,7 @@ pub fn draw<B: Backend>(
 /// Brings proposals to the device.
 pub(crate) fn upload_picked<B: Backend>(b: &B, picked: &host::Picked) -> Result<Drafted<B>> {
     Ok(Drafted {
+        rows: picked.ids.len(),
         ids: b.upload_ids(&picked.ids)?,
         finite: b.upload(&[f32::from(u8::from(picked.finite))], &[1], DType::F32)?,
         rivals: picked

@@ -27,7 +27,8 @@ pub mod reference;
 mod types;
 
 pub use types::{
-    Block, BlockRule, DeltaParams, Drafted, Exactness, Implementation, KvShape, MoeParams, Op, PathRule, RopeSpec, Unary, Visibility,
+    Block, BlockRule, DeltaParams, Drafted, Exactness, Implementation, KvShape, MoeParams, Op,
+    PathRule, RopeSpec, Unary, Visibility,
 };
 
 use std::fmt::Debug;
@@ -97,7 +98,13 @@ pub trait Backend: Clone + Debug + 'static {
     /// Two axes exchanged.
     fn swap_axes(&self, t: &Self::Tensor, a: usize, b: usize) -> Result<Self::Tensor>;
     /// `len` entries of an axis from `start`.
-    fn slice(&self, t: &Self::Tensor, axis: usize, start: usize, len: usize) -> Result<Self::Tensor>;
+    fn slice(
+        &self,
+        t: &Self::Tensor,
+        axis: usize,
+        start: usize,
+        len: usize,
+    ) -> Result<Self::Tensor>;
     /// Tensors side by side along an axis.
     fn concat(&self, parts: &[&Self::Tensor], axis: usize) -> Result<Self::Tensor>;
     /// The same numbers in another format.
@@ -119,16 +126,36 @@ pub trait Backend: Clone + Debug + 'static {
     // Products and layers.
 
     /// `x @ weightᵀ (+ bias)`: `[1, rows, in]` to `[1, rows, out]`.
-    fn linear(&self, weight: &Self::Weight, x: &Self::Tensor, bias: Option<&Self::Tensor>) -> Result<Self::Tensor>;
+    fn linear(
+        &self,
+        weight: &Self::Weight,
+        x: &Self::Tensor,
+        bias: Option<&Self::Tensor>,
+    ) -> Result<Self::Tensor>;
     /// Rows of the matrix: `[1, n, in]`, in the given format.
-    fn embedding(&self, weight: &Self::Weight, ids: &Self::Ids, dtype: DType) -> Result<Self::Tensor>;
+    fn embedding(
+        &self,
+        weight: &Self::Weight,
+        ids: &Self::Ids,
+        dtype: DType,
+    ) -> Result<Self::Tensor>;
     /// `x / sqrt(mean(x²) + eps) * weight` over the last axis.
-    fn rms_norm(&self, x: &Self::Tensor, weight: Option<&Self::Tensor>, eps: f32) -> Result<Self::Tensor>;
+    fn rms_norm(
+        &self,
+        x: &Self::Tensor,
+        weight: Option<&Self::Tensor>,
+        eps: f32,
+    ) -> Result<Self::Tensor>;
     /// Angles of positions `first .. first + rows`, made once per forward pass.
     fn rope_angles(&self, spec: &RopeSpec, first: usize, rows: usize) -> Result<Self::Rope>;
     /// [`rms_norm`](Self::rms_norm) per head if a weight and its eps are given, then rotates the first `dims` features of heads
     /// `[1, heads, rows, head_dim]`, feature i with i + dims/2.
-    fn norm_rope(&self, x: &Self::Tensor, norm: Option<(&Self::Tensor, f32)>, angles: &Self::Rope) -> Result<Self::Tensor>;
+    fn norm_rope(
+        &self,
+        x: &Self::Tensor,
+        norm: Option<(&Self::Tensor, f32)>,
+        angles: &Self::Rope,
+    ) -> Result<Self::Tensor>;
     /// Attention of queries `[1, heads, rows, head_dim]` over a cache and, if given, a block beside it that is not cached.
     fn attention(
         &self,
@@ -155,16 +182,32 @@ pub trait Backend: Clone + Debug + 'static {
     // Fused operations with composite defaults.
 
     /// `silu(gate(x)) * up(x)`.
-    fn swiglu(&self, gate: &Self::Weight, up: &Self::Weight, x: &Self::Tensor) -> Result<Self::Tensor> {
+    fn swiglu(
+        &self,
+        gate: &Self::Weight,
+        up: &Self::Weight,
+        x: &Self::Tensor,
+    ) -> Result<Self::Tensor> {
         fallback::swiglu(self, gate, up, x)
     }
     /// `rms_norm(x, weight) * silu(gate)`, all `[1, rows, heads, dim]`.
-    fn gated_rms_norm(&self, x: &Self::Tensor, gate: &Self::Tensor, weight: &Self::Tensor, eps: f32) -> Result<Self::Tensor> {
+    fn gated_rms_norm(
+        &self,
+        x: &Self::Tensor,
+        gate: &Self::Tensor,
+        weight: &Self::Tensor,
+        eps: f32,
+    ) -> Result<Self::Tensor> {
         fallback::gated_rms_norm(self, x, gate, weight, eps)
     }
     /// Depthwise causal convolution and silu. Row t of `[1, rows, channels]` sees itself and the `taps - 1` rows before it, the
     /// first of them in `window` `[1, taps - 1, channels]`. `kernel` is `[taps, channels]`, the last tap for the row itself.
-    fn short_conv(&self, window: &Self::Tensor, rows: &Self::Tensor, kernel: &Self::Tensor) -> Result<Self::Tensor> {
+    fn short_conv(
+        &self,
+        window: &Self::Tensor,
+        rows: &Self::Tensor,
+        kernel: &Self::Tensor,
+    ) -> Result<Self::Tensor> {
         fallback::short_conv(self, window, rows, kernel)
     }
     /// The gated delta rule over rows, one after another.
@@ -185,12 +228,23 @@ pub trait Backend: Clone + Debug + 'static {
     /// DFlash 2's short dynamic convolution of block rows `y` `[1, rows, dim]` (DFlash 2 release notes):
     /// row t = Σ_j (`base[j]` + `dynamic[t, j]` repeated over its group) · `y[t - j]`, rows before the block are 0.
     /// `base` `[taps, dim]`, `dynamic` `[1, rows, taps, groups]`.
-    fn dynamic_conv(&self, y: &Self::Tensor, base: &Self::Tensor, dynamic: &Self::Tensor) -> Result<Self::Tensor> {
+    fn dynamic_conv(
+        &self,
+        y: &Self::Tensor,
+        base: &Self::Tensor,
+        dynamic: &Self::Tensor,
+    ) -> Result<Self::Tensor> {
         fallback::dynamic_conv(self, y, base, dynamic)
     }
     /// Mixture of experts: router `logits` `[1, rows, experts]`, softmax over all, the `top_k` largest, their weighted SwiGLU outputs.
     /// A row's experts are summed in that row's own order, best first.
-    fn moe(&self, x: &Self::Tensor, logits: &Self::Tensor, experts: &Self::Experts, params: &MoeParams) -> Result<Self::Tensor>;
+    fn moe(
+        &self,
+        x: &Self::Tensor,
+        logits: &Self::Tensor,
+        experts: &Self::Experts,
+        params: &MoeParams,
+    ) -> Result<Self::Tensor>;
 
     // From logits to tokens.
 
@@ -200,12 +254,23 @@ pub trait Backend: Clone + Debug + 'static {
     }
     /// Walks DFlash 2's candidate selector: each slot's `top_k` tokens are scored with the token chosen in the slot before.
     /// `hidden` `[1, slots, rank]` is the selector's projection of the slots' rows.
-    fn path_select(&self, logits: &Self::Tensor, hidden: &Self::Tensor, path: &PathRule<'_, Self>, rule: &ProposalRule) -> Result<Drafted<Self>> {
+    fn path_select(
+        &self,
+        logits: &Self::Tensor,
+        hidden: &Self::Tensor,
+        path: &PathRule<'_, Self>,
+        rule: &ProposalRule,
+    ) -> Result<Drafted<Self>> {
         fallback::path_select(self, logits, hidden, path, rule)
     }
     /// Draws the rows of `logits` `[1, rows, vocab]` in order up to the first that disagrees with the draft, and reads
     /// choices and draft back at once. `Err(row)` inside the result: that row is not finite.
-    fn draw(&self, logits: &Self::Tensor, draft: Option<&Drafted<Self>>, rule: &RowRule<'_>) -> Result<Result<Verdict, usize>> {
+    fn draw(
+        &self,
+        logits: &Self::Tensor,
+        draft: Option<&Drafted<Self>>,
+        rule: &RowRule<'_>,
+    ) -> Result<Result<Verdict, usize>> {
         fallback::draw(self, logits, draft, rule)
     }
 }

@@ -125,7 +125,11 @@ pub struct RopeSpec {
 
 impl From<&RopeConfig> for RopeSpec {
     fn from(config: &RopeConfig) -> Self {
-        Self { dims: config.dims, periods: config.periods(), amplitude: config.amplitude() }
+        Self {
+            dims: config.dims,
+            periods: config.periods(),
+            amplitude: config.amplitude(),
+        }
     }
 }
 
@@ -246,14 +250,29 @@ mod tests {
 
     #[test]
     fn visible_rows_follow_positions() {
-        let full = Visibility { first_key: 0, first_query: 5, window: None };
+        let full = Visibility {
+            first_key: 0,
+            first_query: 5,
+            window: None,
+        };
         assert_eq!(full.range(0, 8), 0..6);
         assert_eq!(full.range(2, 8), 0..8);
-        let sliding = Visibility { first_key: 3, first_query: 9, window: Some(4) };
+        let sliding = Visibility {
+            first_key: 3,
+            first_query: 9,
+            window: Some(4),
+        };
         // Position 9 sees 6..=9, which are rows 3..=6 of a cache that starts at position 3.
         assert_eq!(sliding.range(0, 8), 3..7);
         assert_eq!(sliding.range(1, 8), 4..8);
         // A query past the cache sees what is left of its window.
-        assert_eq!(Visibility { first_query: 20, ..sliding }.range(0, 8), 8..8);
+        assert_eq!(
+            Visibility {
+                first_query: 20,
+                ..sliding
+            }
+            .range(0, 8),
+            8..8
+        );
     }
 }

@@ -27,7 +27,14 @@ impl<B: Backend> KvCache<B> {
     /// # Errors
     /// The backend's.
     pub fn new(backend: &B, shape: KvShape, window: Option<usize>) -> Result<Self> {
-        Ok(Self { backend: backend.clone(), kv: backend.kv_new(shape)?, window, first: 0, rows: 0, pending: 0 })
+        Ok(Self {
+            backend: backend.clone(),
+            kv: backend.kv_new(shape)?,
+            window,
+            first: 0,
+            rows: 0,
+            pending: 0,
+        })
     }
 
     /// The backend's storage, pending rows included.
@@ -73,7 +80,10 @@ impl<B: Backend> KvCache<B> {
 
     /// Skips rows that no query will see: the cache must be empty of visible rows.
     pub fn skip(&mut self, rows: usize) {
-        debug_assert!(self.rows == 0 && self.pending == 0, "rows are skipped only before the first one that is kept");
+        debug_assert!(
+            self.rows == 0 && self.pending == 0,
+            "rows are skipped only before the first one that is kept"
+        );
         self.first += rows;
     }
 }
@@ -84,7 +94,8 @@ impl<B: Backend> Cache for KvCache<B> {
     }
 
     fn kind(&self) -> CacheKind {
-        self.window.map_or(CacheKind::Full, |window| CacheKind::Sliding { window })
+        self.window
+            .map_or(CacheKind::Full, |window| CacheKind::Sliding { window })
     }
 
     fn bytes(&self) -> usize {
@@ -98,9 +109,16 @@ impl<B: Backend> Cache for KvCache<B> {
 
     fn fork(&self) -> Result<Self> {
         if self.pending > 0 {
-            return Err(Error::Rollback { layer: 0, reason: format!("{} rows are neither committed nor discarded", self.pending) });
+            return Err(Error::Rollback {
+                layer: 0,
+                reason: format!("{} rows are neither committed nor discarded", self.pending),
+            });
         }
-        Ok(Self { backend: self.backend.clone(), kv: self.backend.kv_fork(&self.kv)?, ..*self })
+        Ok(Self {
+            backend: self.backend.clone(),
+            kv: self.backend.kv_fork(&self.kv)?,
+            ..*self
+        })
     }
 }
 

@@ -46,7 +46,9 @@ impl<B: Backend> RecurrentCache<B> {
     pub fn new(backend: &B, params: &DeltaParams<B::Tensor>) -> Result<Self> {
         let state = [params.value_heads, params.value_dim, params.key_dim];
         let window = [1, params.taps - 1, params.channels()];
-        let zeros = |shape: &[usize], dtype| backend.upload(&vec![0.0; shape.iter().product()], shape, dtype);
+        let zeros = |shape: &[usize], dtype| {
+            backend.upload(&vec![0.0; shape.iter().product()], shape, dtype)
+        };
         Ok(Self {
             backend: backend.clone(),
             window: zeros(&window, backend.dtype())?,
@@ -68,7 +70,10 @@ impl<B: Backend> RecurrentCache<B> {
 
     /// Records a block that ran from the committed state.
     pub(crate) fn record(&mut self, tape: Tape<B>) {
-        debug_assert!(self.tape.is_none(), "the block before was neither kept nor discarded");
+        debug_assert!(
+            self.tape.is_none(),
+            "the block before was neither kept nor discarded"
+        );
         self.tape = Some(tape);
     }
 
@@ -94,7 +99,9 @@ impl<B: Backend> Cache for RecurrentCache<B> {
     }
 
     fn bytes(&self) -> usize {
-        let size = |t: &B::Tensor, rank: usize| (0..rank).map(|a| self.backend.dim(t, a)).product::<usize>();
+        let size = |t: &B::Tensor, rank: usize| {
+            (0..rank).map(|a| self.backend.dim(t, a)).product::<usize>()
+        };
         size(&self.state, 3) * 4 + size(&self.window, 3) * self.backend.dtype().size()
     }
 
@@ -105,27 +112,47 @@ impl<B: Backend> Cache for RecurrentCache<B> {
     fn fork(&self) -> Result<Self> {
         if let Some(tape) = &self.tape {
             let rows = self.backend.dim(&tape.raw, 1);
-            return Err(Error::Rollback { layer: 0, reason: format!("{rows} rows are neither committed nor discarded") });
+            return Err(Error::Rollback {
+                layer: 0,
+                reason: format!("{rows} rows are neither committed nor discarded"),
+            });
         }
         // Tensors are never written after they are made, so sharing them is a copy.
-        Ok(Self { backend: self.backend.clone(), window: self.window.clone(), state: self.state.clone(), len: self.len, tape: None })
+        Ok(Self {
+            backend: self.backend.clone(),
+            window: self.window.clone(),
+            state: self.state.clone(),
+            len: self.len,
+            tape: None,
+        })
     }
 }
 
 impl<B: Backend> Rollback for RecurrentCache<B> {
     fn pending(&self) -> usize {
-        self.tape.as_ref().map_or(0, |t| self.backend.dim(&t.raw, 1))
+        self.tape
+            .as_ref()
+            .map_or(0, |t| self.backend.dim(&t.raw, 1))
     }
 
     fn prepare(&mut self, rows: usize) -> Result<()> {
-        let Some(tape) = &self.tape else { return Ok(()) };
+        let Some(tape) = &self.tape else {
+            return Ok(());
+        };
         let b = &self.backend;
         let window = self.window_after(tape, rows)?;
         let state = if rows == b.dim(&tape.raw, 1) {
             tape.state.clone()
         } else {
             let first = |t: &B::Tensor| b.slice(t, 1, 0, rows);
-            b.gated_delta(&self.state, &first(&tape.mixed)?, &first(&tape.decay)?, &first(&tape.strength)?, &tape.params)?.1
+            b.gated_delta(
+                &self.state,
+                &first(&tape.mixed)?,
+                &first(&tape.decay)?,
+                &first(&tape.strength)?,
+                &tape.params,
+            )?
+            .1
         };
         if let Some(tape) = &mut self.tape {
             tape.prepared = Some((rows, window, state));
@@ -134,7 +161,9 @@ impl<B: Backend> Rollback for RecurrentCache<B> {
     }
 
     fn keep(&mut self, rows: usize) {
-        let Some((prepared, window, state)) = self.tape.take().and_then(|t| t.prepared) else { return };
+        let Some((prepared, window, state)) = self.tape.take().and_then(|t| t.prepared) else {
+            return;
+        };
         debug_assert_eq!(prepared, rows, "as many rows are kept as were prepared");
         (self.window, self.state) = (window, state);
         self.len += prepared;

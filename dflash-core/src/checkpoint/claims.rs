@@ -21,6 +21,7 @@ pub struct Claims {
     tensors: Arc<BTreeMap<String, StoredTensor>>,
     quantization: Option<QuantConfig>,
     nest: Nest,
+    norms_are_offsets: bool,
     strict: bool,
     claimed: BTreeSet<String>,
     notes: Vec<String>,
@@ -33,11 +34,13 @@ impl Claims {
         quantization: Option<QuantConfig>,
     ) -> Result<Self> {
         let nest = Nest::find(&path, &tensors)?;
+        let norms_are_offsets = has_raw_convolutions(&path, &tensors, nest)?;
         Ok(Self {
             path,
             tensors,
             quantization,
             nest,
+            norms_are_offsets,
             strict: false,
             claimed: BTreeSet::new(),
             notes: Vec::new(),
@@ -173,34 +176,37 @@ impl Claims {
         }
     }
 
-    /// Claims the head. `tied` is what the configuration says; `None` is returned when the
-    /// embedding serves as head. A head that a tied model ships all the same is dropped with a
-    /// note.
+    /// Whether the embedding serves as head. `tied` is what the configuration says; where it says
+    /// nothing, a checkpoint without a head is tied. A head that a tied model ships all the same
+    /// is dropped with a note. If the answer is false, `lm_head` is there to be claimed, or is
+    /// missing.
+    pub fn head_is_tied(&mut self, tied: Option<bool>) -> bool {
+        let parts = ["weight", "scales", "biases"].map(|part| format!("lm_head.{part}"));
+        let present = self.has(&parts[0]);
+        let tied = tied.unwrap_or(!present);
+        if tied && present {
+            let names: Vec<String> = parts
+                .iter()
+                .filter_map(|part| self.locate(part))
+                .map(|t| t.name.clone())
+                .collect();
+            self.claimed.extend(names);
+            self.notes.push(
+                "the checkpoint has an `lm_head`, but its configuration ties the head to the embedding; dropped".into(),
+            );
+        }
+        tied
+    }
+
+    /// Claims a codebook `[ids, rank]` of a candidate selector: a weight, with or without
+    /// `.weight` at the end of its name.
     ///
     /// # Errors
-    /// As [`Claims::weight`]; a model that is not tied must have a head.
-    pub fn head(
-        &mut self,
-        tied: Option<bool>,
-        vocab_size: usize,
-        hidden_size: usize,
-    ) -> Result<Option<WeightSource>> {
-        let present = self.has("lm_head.weight");
-        match tied {
-            Some(true) => {
-                if present {
-                    for part in ["weight", "scales", "biases"] {
-                        let name = self
-                            .locate(&format!("lm_head.{part}"))
-                            .map(|t| t.name.clone());
-                        self.claimed.extend(name);
-                    }
-                    self.notes.push("the checkpoint has an `lm_head`, but its configuration ties the head to the embedding; dropped".into());
-                }
-                Ok(None)
-            }
-            None if !present => Ok(None),
-            None | Some(false) => self.weight("lm_head", vocab_size, hidden_size).map(Some),
+    /// As [`Claims::weight`].
+    pub fn codebook(&mut self, name: &str, ids: usize, rank: usize) -> Result<WeightSource> {
+        match self.quantized(name)? {
+            None => self.float(name, &[ids, rank]).map(WeightSource::Plain),
+            Some(spec) => self.affine(name, spec, &[], ids, rank),
         }
     }
 
@@ -209,7 +215,12 @@ impl Claims {
     ///
     /// # Errors
     /// As [`Claims::float`].
-    pub fn conv(&mut self, name: &str, channels: usize, taps: usize) -> Result<StoredTensor> {
+    pub fn conv_kernel(
+        &mut self,
+        name: &str,
+        channels: usize,
+        taps: usize,
+    ) -> Result<StoredTensor> {
         let raw = self
             .locate(name)
             .is_some_and(|t| t.shape == [channels, 1, taps]);
@@ -221,43 +232,13 @@ impl Claims {
         Ok(self.float(name, &shape)?.reshaped(&[channels, taps]))
     }
 
-    /// Whether the hybrid's norms are stored as offsets from one (raw Hugging Face files), told by
-    /// the layout of its convolutions. It concerns `input_layernorm`, `post_attention_layernorm`,
-    /// `q_norm`, `k_norm` and the final `norm`, to which one is then added in f32;
-    /// `linear_attn.norm` is always plain. False for a checkpoint without convolutions.
-    ///
-    /// # Errors
-    /// A convolution has neither layout, or two of them differ.
-    pub fn norms_are_offsets(&self) -> Result<bool> {
-        let mut seen: Option<(bool, &str)> = None;
-        for (name, tensor) in self.tensors.iter() {
-            if !name.ends_with("linear_attn.conv1d.weight") || !name.starts_with(self.nest.decoder)
-            {
-                continue;
-            }
-            let raw = match tensor.shape.as_slice() {
-                [_, 1, taps] if *taps > 1 => true,
-                [_, taps, 1] if *taps > 1 => false,
-                other => {
-                    let expected = "[channels, 1, taps] or [channels, taps, 1]";
-                    return Err(Error::shape(
-                        format!("tensor `{name}`"),
-                        expected,
-                        format!("{other:?}"),
-                    ));
-                }
-            };
-            match seen {
-                Some((before, other)) if before != raw => {
-                    let reason = format!(
-                        "`{name}` and `{other}` have different layouts, so it is unclear whether norms are offsets from one"
-                    );
-                    return Err(Error::checkpoint(&self.path, reason));
-                }
-                _ => seen = Some((raw, name)),
-            }
-        }
-        Ok(seen.is_some_and(|(raw, _)| raw))
+    /// Whether the norms of this checkpoint are stored as offsets from one (raw Hugging Face files
+    /// of the Qwen3.5 family), told by the layout of its convolutions. It concerns
+    /// `input_layernorm`, `post_attention_layernorm`, `q_norm`, `k_norm` and the final `norm`, to
+    /// which one is then added in f32; `linear_attn.norm` is always plain. False for a checkpoint
+    /// without convolutions.
+    pub fn norms_are_offsets(&self) -> bool {
+        self.norms_are_offsets
     }
 
     /// Ends the accounting: returns notes about what was skipped.
@@ -405,4 +386,44 @@ impl Claims {
             inp,
         })
     }
+}
+
+/// Whether the decoder's convolutions have the raw layout.
+///
+/// # Errors
+/// One has neither layout, or two of them differ.
+fn has_raw_convolutions(
+    path: &Path,
+    tensors: &BTreeMap<String, StoredTensor>,
+    nest: Nest,
+) -> Result<bool> {
+    let mut seen: Option<(bool, &str)> = None;
+    let ours =
+        |name: &str| name.ends_with("linear_attn.conv1d.weight") && name.starts_with(nest.decoder);
+    for (name, tensor) in tensors.iter().filter(|(name, _)| ours(name)) {
+        let raw = match tensor.shape.as_slice() {
+            [_, 1, taps] if *taps > 1 => true,
+            [_, taps, 1] if *taps > 1 => false,
+            other => {
+                let expected = "[channels, 1, taps] or [channels, taps, 1]";
+                return Err(Error::shape(
+                    format!("tensor `{name}`"),
+                    expected,
+                    format!("{other:?}"),
+                ));
+            }
+        };
+        match seen {
+            Some((before, other)) if before != raw => {
+                return Err(Error::checkpoint(
+                    path,
+                    format!(
+                        "`{name}` and `{other}` have different layouts, so it is unclear whether norms are offsets from one"
+                    ),
+                ));
+            }
+            _ => seen = Some((raw, name)),
+        }
+    }
+    Ok(seen.is_some_and(|(raw, _)| raw))
 }

@@ -28,7 +28,7 @@ impl Claims {
     ///
     /// # Errors
     /// A tensor is missing or has the wrong shape or type.
-    pub fn experts(&mut self, mlp: &str, moe: &MoeConfig, hidden_size: usize) -> Result<Experts> {
+    pub fn experts(&mut self, mlp: &str, hidden_size: usize, moe: &MoeConfig) -> Result<Experts> {
         let (count, width) = (moe.experts, moe.intermediate_size);
         if self.has(&format!("{mlp}.switch_mlp.gate_proj.weight")) {
             let mut stack = |part: &str, out, inp| {

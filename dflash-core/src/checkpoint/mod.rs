@@ -1,7 +1,7 @@
 //! Tensors of a model folder: found, checked, and handed out once each.
 //!
 //! [`Checkpoint::open`] maps the files and checks every header, so that what follows cannot run
-//! out of a file's bounds. [`Checkpoint::claims`] then hands out tensors by the model's names,
+//! out of a file's bounds. [`Claims`] then hand out tensors by the model's names,
 //! finds the nest that the file keeps them in, checks their shapes, and at the end names every
 //! tensor that nobody took. Values are not looked at: the files are large and stay on disk until
 //! they are used.

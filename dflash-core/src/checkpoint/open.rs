@@ -8,7 +8,7 @@ use super::bytes::Bytes;
 use super::claims::Claims;
 use super::tensor::{StoredTensor, StoredType};
 use super::{header, index, mmap};
-use crate::config::QuantConfig;
+use crate::config::{DraftConfig, TargetConfig};
 use crate::{Error, Result};
 
 /// Every tensor of a checkpoint, by its name in the files. Clones share the files.
@@ -118,6 +118,11 @@ impl Checkpoint {
         })
     }
 
+    /// The names in the files, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
     /// The tensor of this name in the files, whoever may claim it.
     pub fn tensor(&self, name: &str) -> Option<&StoredTensor> {
         self.tensors.get(name)
@@ -153,24 +158,24 @@ impl Checkpoint {
     /// (vision, audio, multi-token prediction) are skipped with a note.
     ///
     /// # Errors
-    /// The tensors are in no nest, or in several.
-    pub fn claims(&self, quantization: Option<&QuantConfig>) -> Result<Claims> {
+    /// The tensors are in no nest or in several, or convolutions have different layouts.
+    pub fn claims_for(&self, config: &TargetConfig) -> Result<Claims> {
         Claims::target(
             self.path.clone(),
             Arc::clone(&self.tensors),
-            quantization.cloned(),
+            config.quantization.clone(),
         )
     }
 
     /// Starts to hand out a draft's tensors: nothing is skipped.
     ///
     /// # Errors
-    /// The tensors are in no nest, or in several.
-    pub fn draft_claims(&self, quantization: Option<&QuantConfig>) -> Result<Claims> {
+    /// The tensors are in no nest or in several.
+    pub fn claims_for_draft(&self, config: &DraftConfig) -> Result<Claims> {
         Claims::draft(
             self.path.clone(),
             Arc::clone(&self.tensors),
-            quantization.cloned(),
+            config.quantization.clone(),
         )
     }
 }

@@ -185,6 +185,35 @@ impl StoredTensor {
         }
     }
 
+    /// The first slice of the outermost axis with a value that is not finite; `None` if all are,
+    /// or if the tensor does not hold floating-point numbers. Reads every value.
+    pub fn first_non_finite_row(&self) -> Option<usize> {
+        // All bits of the exponent set: infinity or NaN.
+        let halves = |exponent: u16| {
+            self.bytes
+                .as_chunks()
+                .0
+                .iter()
+                .position(|b| u16::from_le_bytes(*b) & exponent == exponent)
+        };
+        let first = match self.dtype {
+            StoredType::F32 => self
+                .bytes
+                .as_chunks()
+                .0
+                .iter()
+                .position(|b| !f32::from_le_bytes(*b).is_finite()),
+            StoredType::Bf16 => halves(0x7f80),
+            StoredType::F16 => halves(0x7c00),
+            StoredType::U32 | StoredType::U8 | StoredType::Other(_) => None,
+        }?;
+        let row = self
+            .shape
+            .get(1..)
+            .map_or(1, |inner| inner.iter().product::<usize>());
+        Some(first / row)
+    }
+
     /// The refusal of a tensor whose type no weight can have.
     pub(super) fn not_a_float(&self) -> Error {
         Error::unsupported(format!("tensor `{}` in {}", self.name, self.dtype))
@@ -223,6 +252,29 @@ mod tests {
         assert_eq!(part.rows(1..2).to_f32().expect("floats"), [10.0, 11.0]);
         assert_eq!(part.bytes.as_ptr(), t.bytes[32..].as_ptr(), "no copy");
         assert_eq!(tensor(&[0, 4]).rows(0..0).elements(), 0);
+    }
+
+    #[test]
+    fn a_value_that_is_not_finite_is_found_by_row() {
+        let mut t = tensor(&[3, 4]);
+        assert_eq!(t.first_non_finite_row(), None);
+        let mut bytes = t.bytes.to_vec();
+        bytes[9 * 4..10 * 4].copy_from_slice(&f32::NEG_INFINITY.to_le_bytes());
+        t.bytes = Bytes::copied(&bytes);
+        assert_eq!(t.first_non_finite_row(), Some(2));
+        for (dtype, bits, largest) in [
+            (StoredType::Bf16, 0x7fc0_u16, 0x7f7f_u16),
+            (StoredType::F16, 0xfc01, 0x7bff),
+        ] {
+            let bytes = [largest.to_le_bytes(), bits.to_le_bytes()].concat();
+            let t = StoredTensor {
+                name: "t".into(),
+                dtype,
+                shape: vec![2],
+                bytes: Bytes::copied(&bytes),
+            };
+            assert_eq!(t.first_non_finite_row(), Some(1), "{dtype}");
+        }
     }
 
     #[test]

@@ -6,6 +6,10 @@ use super::tensor::StoredTensor;
 
 /// The weight of a linear layer or an embedding, `[out, in]`, in its stored format.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one per module, and gone once the backend has made its own weight of it"
+)]
 pub enum WeightSource {
     /// One tensor `[out, in]` in F32, BF16 or F16.
     Plain(StoredTensor),

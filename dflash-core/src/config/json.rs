@@ -27,6 +27,12 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
         path: path.into(),
         source,
     };
+    if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+        return Err(Error::NotFound {
+            path: folder.into(),
+            reason: "there is no such folder".into(),
+        });
+    }
     let metadata = std::fs::metadata(path).map_err(io)?;
     if metadata.len() > MAX_FILE {
         return Err(Error::config(
@@ -86,6 +92,16 @@ impl<'a> Section<'a> {
     /// An error about one of this object's keys.
     pub(super) fn error(&self, key: &str, reason: impl Into<String>) -> Error {
         Error::config(self.path, self.dotted(key), reason)
+    }
+
+    /// The refusal of a value that would change what is computed.
+    pub(super) fn refused(&self, key: &str, value: impl Into<Value>) -> Error {
+        let value = kind(&value.into());
+        Error::unsupported(format!(
+            "`{}` = {value} in `{}`",
+            self.dotted(key),
+            self.path.display()
+        ))
     }
 
     /// The value of a key, which from now on counts as read.

@@ -7,12 +7,15 @@
 //! it does not know, is how a runtime comes to compute a different model without saying so.
 
 mod draft;
+mod draft_keys;
 mod generation;
 mod json;
 mod keys;
 mod quant;
 mod rope;
+mod rope_keys;
 mod target;
+mod target_attention;
 mod target_layers;
 
 pub use draft::{Dflash2Config, DraftConfig, DraftKind, DraftLayer};

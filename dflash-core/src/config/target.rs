@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use super::draft::says_draft;
 use super::generation::GenerationConfig;
 use super::json::{MAX_POSITION, Section, parse_object, read_file};
-use super::keys::{Kind, Neutral, REFUSED, unknown_key_notes};
+use super::keys::{Kind, unknown_key_notes};
 use super::quant::{self, QuantConfig};
-use super::rope::{self, RopeConfig, refuse};
+use super::rope::RopeConfig;
+use super::target_attention::{attention, refuse_foreign_keys};
 use super::target_layers::{gated_delta, layers, moe};
 use crate::{Error, PairingCheck, Result};
 
@@ -261,7 +262,7 @@ impl TargetConfig {
         }
         let mlp_bias = text.boolean("mlp_bias")?.unwrap_or(false);
         if mlp_bias && architecture != Architecture::Llama {
-            return Err(refuse(text, "mlp_bias", &true.into()));
+            return Err(text.refused("mlp_bias", true));
         }
 
         let config = Self {
@@ -320,112 +321,6 @@ fn architecture<'a>(
         }
     }
     Ok((found, name))
-}
-
-/// Refuses keys that change the numbers of other families.
-fn refuse_foreign_keys(text: &Section<'_>, notes: &mut Vec<String>) -> Result<()> {
-    for activation in ["hidden_act", "hidden_activation", "mlp_hidden_act"] {
-        match text.text(activation)? {
-            None | Some("silu" | "swish") => {}
-            Some(other) => {
-                return Err(refuse(text, activation, &other.into())
-                    .with_hint("these decoders are built with `silu`"));
-            }
-        }
-    }
-    for (key, neutral) in REFUSED {
-        let Some(value) = text.value(key) else {
-            continue;
-        };
-        let nothing = match neutral {
-            Neutral::Off => {
-                value.as_bool() == Some(false)
-                    || value.as_f64() == Some(0.0)
-                    || value.as_array().is_some_and(Vec::is_empty)
-            }
-            Neutral::One => value.as_f64() == Some(1.0),
-        };
-        if !nothing {
-            return Err(refuse(text, key, value)
-                .with_hint("it changes what the model computes, so it is not ignored"));
-        }
-        notes.push(format!(
-            "`{}` has the value that changes nothing",
-            text.dotted(key)
-        ));
-    }
-    Ok(())
-}
-
-fn attention(
-    text: &Section<'_>,
-    architecture: Architecture,
-    hidden_size: usize,
-    max_positions: usize,
-    notes: &mut Vec<String>,
-) -> Result<AttentionConfig> {
-    let heads = text.need_size("num_attention_heads")?;
-    let kv_heads = match text.size("num_key_value_heads")? {
-        None if architecture == Architecture::Llama => heads,
-        found => text.required("num_key_value_heads", found)?,
-    };
-    if heads % kv_heads != 0 {
-        return Err(text.error(
-            "num_key_value_heads",
-            format!("{kv_heads} does not divide the {heads} query heads"),
-        ));
-    }
-    let head_dim = match text.size("head_dim")? {
-        None if architecture == Architecture::Llama && hidden_size.is_multiple_of(heads) => {
-            hidden_size / heads
-        }
-        None if architecture == Architecture::Llama => {
-            return Err(text.error(
-                "head_dim",
-                format!("missing, and {heads} heads do not divide hidden_size {hidden_size}"),
-            ));
-        }
-        found => text.required("head_dim", found)?,
-    };
-    let hybrid = architecture.is_hybrid();
-    if hybrid {
-        if text.boolean("attn_output_gate")? == Some(false) {
-            return Err(refuse(text, "attn_output_gate", &false.into()));
-        }
-        match text.text("output_gate_type")? {
-            None | Some("sigmoid" | "swish" | "silu") => {}
-            Some(other) => return Err(refuse(text, "output_gate_type", &other.into())),
-        }
-    }
-    let keys = rope::read_keys(text, Some(max_positions), notes)?;
-    let theta = match keys.theta {
-        None if architecture == Architecture::Llama => {
-            notes.push("`rope_theta` is missing; the format's default 10000 is used".into());
-            1e4
-        }
-        found => text.required("rope_theta", found)?,
-    };
-    let partial = match keys.partial {
-        Some(partial) if !hybrid && partial != 1.0 => {
-            return Err(refuse(text, "partial_rotary_factor", &partial.into()));
-        }
-        None if hybrid => {
-            notes.push(
-                "`partial_rotary_factor` is missing; the format's default 0.25 is used".into(),
-            );
-            0.25
-        }
-        found => found.unwrap_or(1.0),
-    };
-    Ok(AttentionConfig {
-        heads,
-        kv_heads,
-        head_dim,
-        qk_norm: architecture != Architecture::Llama,
-        bias: text.boolean("attention_bias")?.unwrap_or(false),
-        output_gate: hybrid,
-        rope: rope::rope(text, theta, head_dim, partial, keys.scaling)?,
-    })
 }
 
 fn tied(

@@ -228,7 +228,7 @@ pub(super) fn gated_delta(text: &Section<'_>) -> Result<GatedDeltaConfig> {
         value_dim: text.need_size("linear_value_head_dim")?,
         conv_kernel: text.need_size("linear_conv_kernel_dim")?,
     };
-    if config.value_heads % config.key_heads != 0 {
+    if !config.value_heads.is_multiple_of(config.key_heads) {
         return Err(text.error(
             "linear_num_value_heads",
             format!(

@@ -60,7 +60,11 @@ impl<B: Backend> Draft<B> {
         let mut claims = checkpoint.draft_claims(config.quantization.as_ref())?;
         let b = &mut Builder::new(backend, &mut claims)?;
         let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
-        let windows: Vec<Option<usize>> = config.layers.iter().map(|l| shorter(l.window, window)).collect();
+        let windows: Vec<Option<usize>> = config
+            .layers
+            .iter()
+            .map(|l| shorter(l.window, window))
+            .collect();
         let embedding_scale = match config.input_embedding_scale {
             Some(scale) if scale != 1.0 => scale,
             _ => borrowed.embedding_scale,
@@ -69,11 +73,25 @@ impl<B: Backend> Draft<B> {
             backend: backend.clone(),
             fc: b.linear("fc", hidden, config.target_layer_ids.len() * hidden, false)?,
             context_norm: b.norm("hidden_norm", hidden, eps)?,
-            layers: config.layers.iter().zip(&windows).enumerate().map(|(i, (l, w))| Layer::load(b, i, config, l, *w)).collect::<Result<_>>()?,
+            layers: config
+                .layers
+                .iter()
+                .zip(&windows)
+                .enumerate()
+                .map(|(i, (l, w))| Layer::load(b, i, config, l, *w))
+                .collect::<Result<_>>()?,
             norm: b.norm("norm", hidden, eps)?,
-            selector: config.dflash2.as_ref().map(|c| Selector::load(b, hidden, config.vocab_size, c)).transpose()?,
+            selector: config
+                .dflash2
+                .as_ref()
+                .map(|c| Selector::load(b, hidden, config.vocab_size, c))
+                .transpose()?,
             rope: (&config.rope).into(),
-            reach: windows.iter().copied().collect::<Option<Vec<_>>>().and_then(|w| w.into_iter().max()),
+            reach: windows
+                .iter()
+                .copied()
+                .collect::<Option<Vec<_>>>()
+                .and_then(|w| w.into_iter().max()),
             block_size: config.block_size,
             mask: config.mask_token_id,
             embedding_scale,
@@ -88,13 +106,23 @@ impl<B: Backend> Draft<B> {
     /// The context rows `hidden_norm(fc(concat(taps)))` of committed tokens: `[1, rows, hidden]`.
     fn context_rows(&self, rows: &Context<B>) -> Result<B::Tensor> {
         let b = &self.backend;
-        let taps = rows.taps.iter().map(|t| b.cast(t, b.dtype())).collect::<Result<Vec<_>>>()?;
+        let taps = rows
+            .taps
+            .iter()
+            .map(|t| b.cast(t, b.dtype()))
+            .collect::<Result<Vec<_>>>()?;
         let joined = b.concat(&taps.iter().collect::<Vec<_>>(), 2)?;
         self.context_norm.forward(b, &self.fc.forward(b, &joined)?)
     }
 
     /// Runs a block of `rows` rows and returns the output of the last layer.
-    fn run(&self, state: &DraftState<B>, anchor: u32, rows: usize, position: usize) -> Result<B::Tensor> {
+    fn run(
+        &self,
+        state: &DraftState<B>,
+        anchor: u32,
+        rows: usize,
+        position: usize,
+    ) -> Result<B::Tensor> {
         let b = &self.backend;
         let ids = b.block_ids(anchor, Some(&self.mask_ids(rows - 1)?))?;
         let mut h = b.embedding(&self.borrowed.embedding, &ids, b.dtype())?;
@@ -103,7 +131,9 @@ impl<B: Backend> Draft<B> {
         }
         let angles = b.rope_angles(&self.rope, position, rows)?;
         for (i, (layer, context)) in self.layers.iter().zip(&state.contexts).enumerate() {
-            h = layer.forward(b, &h, context, &angles, position).map_err(|e: Error| e.at(format!("draft layer {i}")))?;
+            h = layer
+                .forward(b, &h, context, &angles, position)
+                .map_err(|e: Error| e.at(format!("draft layer {i}")))?;
         }
         Ok(h)
     }
@@ -116,7 +146,11 @@ impl<B: Backend> Draft<B> {
             logits = b.affine(&logits, self.multiplier, 0.0)?;
         }
         if let Some(cap) = self.soft_cap {
-            logits = b.affine(&b.unary(&b.affine(&logits, cap.recip(), 0.0)?, Unary::Tanh)?, cap, 0.0)?;
+            logits = b.affine(
+                &b.unary(&b.affine(&logits, cap.recip(), 0.0)?, Unary::Tanh)?,
+                cap,
+                0.0,
+            )?;
         }
         Ok(logits)
     }
@@ -140,7 +174,10 @@ impl<B: Backend> Draft<B> {
     pub fn trace(&self, state: &DraftState<B>, anchor: u32, rows: usize) -> Result<BlockTrace<B>> {
         let h = self.run(state, anchor, rows, state.absorbed())?;
         let hidden = self.norm.forward(&self.backend, &h)?;
-        Ok(BlockTrace { logits: self.logits(&hidden)?, hidden })
+        Ok(BlockTrace {
+            logits: self.logits(&hidden)?,
+            hidden,
+        })
     }
 }
 
@@ -160,19 +197,32 @@ impl<B: Backend> DraftModel<Target<B>> for Draft<B> {
     }
 
     fn new_state(&self) -> Result<DraftState<B>> {
-        Ok(DraftState { contexts: self.layers.iter().map(|l| l.new_context(&self.backend)).collect::<Result<_>>()? })
+        Ok(DraftState {
+            contexts: self
+                .layers
+                .iter()
+                .map(|l| l.new_context(&self.backend))
+                .collect::<Result<_>>()?,
+        })
     }
 
     fn absorbed(&self, state: &DraftState<B>) -> usize {
         state.absorbed()
     }
 
-    fn absorb(&self, state: &mut DraftState<B>, mut rows: Context<B>, horizon: usize) -> Result<()> {
+    fn absorb(
+        &self,
+        state: &mut DraftState<B>,
+        mut rows: Context<B>,
+        horizon: usize,
+    ) -> Result<()> {
         let b = &self.backend;
         let mut position = state.absorbed();
         if let Some(reach) = self.reach {
             // The block at `horizon` sees the `reach - 1` rows before it.
-            let gone = (horizon + 1).saturating_sub(reach + position).min(rows.rows);
+            let gone = (horizon + 1)
+                .saturating_sub(reach + position)
+                .min(rows.rows);
             if gone > 0 && state.contexts.iter().all(|c| c.rows() == 0) {
                 for context in &mut state.contexts {
                     context.skip(gone);
@@ -181,7 +231,11 @@ impl<B: Backend> DraftModel<Target<B>> for Draft<B> {
                 if left == 0 {
                     return Ok(());
                 }
-                rows.taps = rows.taps.iter().map(|t| b.slice(t, 1, gone, left)).collect::<Result<_>>()?;
+                rows.taps = rows
+                    .taps
+                    .iter()
+                    .map(|t| b.slice(t, 1, gone, left))
+                    .collect::<Result<_>>()?;
                 rows.rows = left;
                 position += gone;
             }
@@ -194,7 +248,12 @@ impl<B: Backend> DraftModel<Target<B>> for Draft<B> {
         Ok(())
     }
 
-    fn propose(&self, state: &mut DraftState<B>, anchor: u32, rule: &ProposalRule) -> Result<Drafted<B>> {
+    fn propose(
+        &self,
+        state: &mut DraftState<B>,
+        anchor: u32,
+        rule: &ProposalRule,
+    ) -> Result<Drafted<B>> {
         let b = &self.backend;
         let h = self.run(state, anchor, rule.rows, rule.position)?;
         let normed = self.norm.forward(b, &b.slice(&h, 1, 1, rule.rows - 1)?)?;

@@ -20,13 +20,31 @@ pub(super) struct Kernels<B: Backend>([B::Tensor; 2]);
 
 impl<B: Backend> DynamicConv<B> {
     /// Claims `module.base_kernel` `[2, taps, hidden]` and `module.kernel_projection` `[2 * taps * groups, hidden]`.
-    pub(super) fn load(b: &mut Builder<'_, B>, module: &str, hidden: usize, config: &Dflash2Config) -> Result<Self> {
+    pub(super) fn load(
+        b: &mut Builder<'_, B>,
+        module: &str,
+        hidden: usize,
+        config: &Dflash2Config,
+    ) -> Result<Self> {
         let (taps, groups) = (config.conv_kernel_size, hidden / config.conv_group_size);
-        let both = b.claims.require(&format!("{module}.base_kernel"), &[2, taps, hidden])?.to_f32()?;
-        let mut side = |half: &[f32]| b.backend.upload(half, &[taps, hidden], DType::F32);
+        let both = b
+            .claims
+            .require(&format!("{module}.base_kernel"), &[2, taps, hidden])?
+            .to_f32()?;
+        let side = |half: &[f32]| b.backend.upload(half, &[taps, hidden], DType::F32);
         let base = [side(&both[..taps * hidden])?, side(&both[taps * hidden..])?];
-        let projection = b.linear(&format!("{module}.kernel_projection"), 2 * taps * groups, hidden, false)?;
-        Ok(Self { base, projection, taps, groups })
+        let projection = b.linear(
+            &format!("{module}.kernel_projection"),
+            2 * taps * groups,
+            hidden,
+            false,
+        )?;
+        Ok(Self {
+            base,
+            projection,
+            taps,
+            groups,
+        })
     }
 
     /// Kernels for a block, from the sub-layer's normed input.
@@ -34,12 +52,23 @@ impl<B: Backend> DynamicConv<B> {
         let rows = b.dim(x, 1);
         let size = self.taps * self.groups;
         let all = self.projection.forward(b, x)?;
-        let side = |i: usize| b.reshape(&b.slice(&all, 2, i * size, size)?, &[1, rows, self.taps, self.groups]);
+        let side = |i: usize| {
+            b.reshape(
+                &b.slice(&all, 2, i * size, size)?,
+                &[1, rows, self.taps, self.groups],
+            )
+        };
         Ok(Kernels([side(0)?, side(1)?]))
     }
 
     /// Convolves block rows on one side of the sub-layer.
-    pub(super) fn apply(&self, b: &B, y: &B::Tensor, kernels: &Kernels<B>, side: usize) -> Result<B::Tensor> {
+    pub(super) fn apply(
+        &self,
+        b: &B,
+        y: &B::Tensor,
+        kernels: &Kernels<B>,
+        side: usize,
+    ) -> Result<B::Tensor> {
         b.dynamic_conv(y, &self.base[side], &kernels.0[side])
     }
 }

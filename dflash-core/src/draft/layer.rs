@@ -22,7 +22,13 @@ pub(super) struct Layer<B: Backend> {
 }
 
 impl<B: Backend> Layer<B> {
-    pub(super) fn load(b: &mut Builder<'_, B>, index: usize, config: &DraftConfig, described: &DraftLayer, window: Option<usize>) -> Result<Self> {
+    pub(super) fn load(
+        b: &mut Builder<'_, B>,
+        index: usize,
+        config: &DraftConfig,
+        described: &DraftLayer,
+        window: Option<usize>,
+    ) -> Result<Self> {
         let name = |part: &str| format!("layers.{index}.{part}");
         let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
         let shape = AttentionShape {
@@ -36,7 +42,13 @@ impl<B: Backend> Layer<B> {
             offset_norms: false,
             eps,
         };
-        let mut conv = |b: &mut Builder<'_, B>, part: &str| config.dflash2.as_ref().map(|c| DynamicConv::load(b, &name(part), hidden, c)).transpose();
+        let conv = |b: &mut Builder<'_, B>, part: &str| {
+            config
+                .dflash2
+                .as_ref()
+                .map(|c| DynamicConv::load(b, &name(part), hidden, c))
+                .transpose()
+        };
         Ok(Self {
             before_attention: b.norm(&name("input_layernorm"), hidden, eps)?,
             attention: Attention::load(b, &name("self_attn"), shape)?,
@@ -44,9 +56,16 @@ impl<B: Backend> Layer<B> {
             before_mlp: b.norm(&name("post_attention_layernorm"), hidden, eps)?,
             mlp: Mlp::load(b, &name("mlp"), hidden, config.intermediate_size, false)?,
             mlp_conv: conv(b, "mlp_conv")?,
-            shape: KvShape { heads: config.kv_heads, head_dim: config.head_dim },
+            shape: KvShape {
+                heads: config.kv_heads,
+                head_dim: config.head_dim,
+            },
             window,
-            rule: if described.causal { BlockRule::Causal } else { BlockRule::Bidirectional },
+            rule: if described.causal {
+                BlockRule::Causal
+            } else {
+                BlockRule::Bidirectional
+            },
         })
     }
 
@@ -56,15 +75,31 @@ impl<B: Backend> Layer<B> {
     }
 
     /// Keeps the keys and values of context rows. They see no norm of this layer: the same row feeds every layer.
-    pub(super) fn absorb(&self, b: &B, rows: &B::Tensor, angles: &B::Rope, context: &mut KvCache<B>) -> Result<()> {
+    pub(super) fn absorb(
+        &self,
+        b: &B,
+        rows: &B::Tensor,
+        angles: &B::Rope,
+        context: &mut KvCache<B>,
+    ) -> Result<()> {
         let own = self.attention.keys_values(b, rows, angles)?;
         context.push(&own.k, &own.v)
     }
 
     /// Block rows `[1, rows, hidden]` to the same.
-    pub(super) fn forward(&self, b: &B, h: &B::Tensor, context: &KvCache<B>, angles: &B::Rope, position: usize) -> Result<B::Tensor> {
+    pub(super) fn forward(
+        &self,
+        b: &B,
+        h: &B::Tensor,
+        context: &KvCache<B>,
+        angles: &B::Rope,
+        position: usize,
+    ) -> Result<B::Tensor> {
         let x = self.before_attention.forward(b, h)?;
-        let attend = |x: &B::Tensor| self.attention.forward_beside(b, x, context, angles, position, self.rule);
+        let attend = |x: &B::Tensor| {
+            self.attention
+                .forward_beside(b, x, context, angles, position, self.rule)
+        };
         let h = b.add(h, &convolved(b, self.attention_conv.as_ref(), &x, attend)?)?;
         let x = self.before_mlp.forward(b, &h)?;
         let feed = |x: &B::Tensor| self.mlp.forward(b, x);

@@ -1,8 +1,12 @@
 //! From files to an engine: what to load, and what was loaded.
 
+mod build;
+mod files;
 mod report;
 mod source;
 
+pub use build::load_on;
+pub use files::ModelFiles;
 pub use report::{CacheSummary, DraftSummary, LoadReport};
 pub use source::{EmbeddedModel, ModelSource};
 
@@ -32,7 +36,15 @@ pub struct LoadRequest {
 impl LoadRequest {
     /// A target alone, with every choice left to the backend.
     pub fn new(target: ModelSource) -> Self {
-        Self { target, draft: None, device: None, dtype: None, draft_window: None, threads: None, backend_reason: "asked for".into() }
+        Self {
+            target,
+            draft: None,
+            device: None,
+            dtype: None,
+            draft_window: None,
+            threads: None,
+            backend_reason: "asked for".into(),
+        }
     }
 }
 

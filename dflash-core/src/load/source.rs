@@ -30,7 +30,9 @@ pub struct EmbeddedModel {
 
 impl fmt::Debug for EmbeddedModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EmbeddedModel").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("EmbeddedModel")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 

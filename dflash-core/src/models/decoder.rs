@@ -44,7 +44,9 @@ impl<B: Backend> Decoder<B> {
             Some(source) => Rc::new(b.backend.weight(source)?),
             None => Rc::clone(&embedding),
         };
-        let layers = (0..config.layers.len()).map(|i| Layer::load(b, i, config)).collect::<Result<_>>()?;
+        let layers = (0..config.layers.len())
+            .map(|i| Layer::load(b, i, config))
+            .collect::<Result<_>>()?;
         Ok(Self {
             backend: b.backend.clone(),
             embedding,
@@ -74,7 +76,11 @@ impl<B: Backend> Decoder<B> {
 
     /// What a draft needs of it.
     pub fn lend(&self) -> Borrowed<B> {
-        Borrowed { embedding: Rc::clone(&self.embedding), embedding_scale: self.embedding_scale, head: Rc::clone(&self.head) }
+        Borrowed {
+            embedding: Rc::clone(&self.embedding),
+            embedding_scale: self.embedding_scale,
+            head: Rc::clone(&self.head),
+        }
     }
 
     /// Empty caches, one per layer.
@@ -82,7 +88,10 @@ impl<B: Backend> Decoder<B> {
     /// # Errors
     /// The backend's.
     pub fn new_caches(&self) -> Result<Vec<LayerCache<B>>> {
-        self.layers.iter().map(|l| l.new_cache(&self.backend)).collect()
+        self.layers
+            .iter()
+            .map(|l| l.new_cache(&self.backend))
+            .collect()
     }
 
     /// Embeds ids as the target itself does: `[1, rows, hidden]`.
@@ -90,8 +99,14 @@ impl<B: Backend> Decoder<B> {
     /// # Errors
     /// The backend's.
     pub fn embed(&self, ids: &B::Ids) -> Result<B::Tensor> {
-        let h = self.backend.embedding(&self.embedding, ids, self.backend.dtype())?;
-        if self.embedding_scale == 1.0 { Ok(h) } else { self.backend.affine(&h, self.embedding_scale, 0.0) }
+        let h = self
+            .backend
+            .embedding(&self.embedding, ids, self.backend.dtype())?;
+        if self.embedding_scale == 1.0 {
+            Ok(h)
+        } else {
+            self.backend.affine(&h, self.embedding_scale, 0.0)
+        }
     }
 
     /// Runs the layers. The rows become pending in the caches; `seen` is handed every layer's output.
@@ -110,7 +125,9 @@ impl<B: Backend> Decoder<B> {
         let angles = b.rope_angles(&self.rope, position, rows)?;
         let mut h = self.embed(ids)?;
         for (i, (layer, cache)) in self.layers.iter().zip(caches).enumerate() {
-            h = layer.forward(b, &h, cache, &angles, position).map_err(|e: Error| e.at(format!("layer {i}")))?;
+            h = layer
+                .forward(b, &h, cache, &angles, position)
+                .map_err(|e: Error| e.at(format!("layer {i}")))?;
             seen(i, &h)?;
         }
         Ok(h)
@@ -121,6 +138,7 @@ impl<B: Backend> Decoder<B> {
     /// # Errors
     /// The backend's.
     pub fn logits(&self, h: &B::Tensor) -> Result<B::Tensor> {
-        self.backend.linear(&self.head, &self.norm.forward(&self.backend, h)?, None)
+        self.backend
+            .linear(&self.head, &self.norm.forward(&self.backend, h)?, None)
     }
 }

@@ -17,7 +17,11 @@ pub struct Layer<B: Backend> {
 
 #[derive(Debug)]
 enum MixerLayer<B: Backend> {
-    Attention { layer: Attention<B>, shape: KvShape, window: Option<usize> },
+    Attention {
+        layer: Attention<B>,
+        shape: KvShape,
+        window: Option<usize>,
+    },
     GatedDelta(GatedDelta<B>),
 }
 
@@ -47,17 +51,33 @@ impl<B: Backend> Layer<B> {
         let described = &config.layers[index];
         let mixer = match described.mixer {
             Mixer::GatedDelta => {
-                let sizes = config.gated_delta.as_ref().ok_or_else(|| missing(config, "linear_num_value_heads"))?;
-                MixerLayer::GatedDelta(GatedDelta::load(b, &name("linear_attn"), hidden, sizes, eps)?)
+                let sizes = config
+                    .gated_delta
+                    .as_ref()
+                    .ok_or_else(|| missing(config, "linear_num_value_heads"))?;
+                MixerLayer::GatedDelta(GatedDelta::load(
+                    b,
+                    &name("linear_attn"),
+                    hidden,
+                    sizes,
+                    eps,
+                )?)
             }
             Mixer::Full => Self::attention(b, &name("self_attn"), config, None)?,
-            Mixer::Sliding { window } => Self::attention(b, &name("self_attn"), config, Some(window))?,
+            Mixer::Sliding { window } => {
+                Self::attention(b, &name("self_attn"), config, Some(window))?
+            }
         };
         let feed = if described.sparse {
-            let sizes = config.moe.as_ref().ok_or_else(|| missing(config, "num_experts"))?;
+            let sizes = config
+                .moe
+                .as_ref()
+                .ok_or_else(|| missing(config, "num_experts"))?;
             Feed::Sparse(Moe::load(b, &name("mlp"), hidden, sizes)?)
         } else {
-            let size = config.intermediate_size.ok_or_else(|| missing(config, "intermediate_size"))?;
+            let size = config
+                .intermediate_size
+                .ok_or_else(|| missing(config, "intermediate_size"))?;
             Feed::Dense(Mlp::load(b, &name("mlp"), hidden, size, config.mlp_bias)?)
         };
         Ok(Self {
@@ -68,7 +88,12 @@ impl<B: Backend> Layer<B> {
         })
     }
 
-    fn attention(b: &mut Builder<'_, B>, module: &str, config: &TargetConfig, window: Option<usize>) -> Result<MixerLayer<B>> {
+    fn attention(
+        b: &mut Builder<'_, B>,
+        module: &str,
+        config: &TargetConfig,
+        window: Option<usize>,
+    ) -> Result<MixerLayer<B>> {
         let a = &config.attention;
         let shape = AttentionShape {
             hidden: config.hidden_size,
@@ -82,7 +107,14 @@ impl<B: Backend> Layer<B> {
             eps: config.rms_norm_eps,
         };
         let layer = Attention::load(b, module, shape)?;
-        Ok(MixerLayer::Attention { layer, shape: KvShape { heads: a.kv_heads, head_dim: a.head_dim }, window })
+        Ok(MixerLayer::Attention {
+            layer,
+            shape: KvShape {
+                heads: a.kv_heads,
+                head_dim: a.head_dim,
+            },
+            window,
+        })
     }
 
     /// An empty cache for this layer.
@@ -91,7 +123,9 @@ impl<B: Backend> Layer<B> {
     /// The backend's.
     pub fn new_cache(&self, b: &B) -> Result<LayerCache<B>> {
         Ok(match &self.mixer {
-            MixerLayer::Attention { shape, window, .. } => LayerCache::Kv(KvCache::new(b, *shape, *window)?),
+            MixerLayer::Attention { shape, window, .. } => {
+                LayerCache::Kv(KvCache::new(b, *shape, *window)?)
+            }
             MixerLayer::GatedDelta(layer) => LayerCache::Recurrent(layer.new_cache(b)?),
         })
     }
@@ -100,11 +134,22 @@ impl<B: Backend> Layer<B> {
     ///
     /// # Errors
     /// The backend's.
-    pub fn forward(&self, b: &B, h: &B::Tensor, cache: &mut LayerCache<B>, angles: &B::Rope, position: usize) -> Result<B::Tensor> {
+    pub fn forward(
+        &self,
+        b: &B,
+        h: &B::Tensor,
+        cache: &mut LayerCache<B>,
+        angles: &B::Rope,
+        position: usize,
+    ) -> Result<B::Tensor> {
         let x = self.before_mixer.forward(b, h)?;
         let mixed = match (&self.mixer, cache) {
-            (MixerLayer::Attention { layer, .. }, LayerCache::Kv(cache)) => layer.forward_cached(b, &x, cache, angles, position)?,
-            (MixerLayer::GatedDelta(layer), LayerCache::Recurrent(cache)) => layer.forward(b, &x, cache)?,
+            (MixerLayer::Attention { layer, .. }, LayerCache::Kv(cache)) => {
+                layer.forward_cached(b, &x, cache, angles, position)?
+            }
+            (MixerLayer::GatedDelta(layer), LayerCache::Recurrent(cache)) => {
+                layer.forward(b, &x, cache)?
+            }
             _ => unreachable!("invariant: a cache is made by the layer that it is handed to"),
         };
         let h = b.add(h, &mixed)?;

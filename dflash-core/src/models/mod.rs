@@ -12,7 +12,7 @@ mod target;
 
 pub use decoder::{Borrowed, Decoder};
 pub use info::ModelInfo;
-pub use layer::{LayerCache, Layer};
+pub use layer::{Layer, LayerCache};
 pub use state::TargetState;
 pub use target::{Context, LastRow, Pending, Target};
 

@@ -16,7 +16,11 @@ pub struct TargetState<B: Backend> {
 
 impl<B: Backend> TargetState<B> {
     pub(super) fn new(caches: Vec<LayerCache<B>>) -> Self {
-        Self { position: 0, caches, poisoned: None }
+        Self {
+            position: 0,
+            caches,
+            poisoned: None,
+        }
     }
 
     /// Committed tokens.
@@ -40,12 +44,20 @@ impl<B: Backend> TargetState<B> {
     pub fn fork(&self) -> Result<Self> {
         self.check()?;
         let caches = self.caches.iter().map(Cache::fork).collect::<Result<_>>()?;
-        Ok(Self { position: self.position, caches, poisoned: None })
+        Ok(Self {
+            position: self.position,
+            caches,
+            poisoned: None,
+        })
     }
 
     /// Commits the first `rows` pending rows in every layer, or none if a layer cannot.
     pub(super) fn keep(&mut self, rows: usize) -> Result<()> {
-        let prepared = self.caches.iter_mut().enumerate().try_for_each(|(i, c)| c.prepare(rows).map_err(|e| e.at(format!("layer {i}"))));
+        let prepared = self
+            .caches
+            .iter_mut()
+            .enumerate()
+            .try_for_each(|(i, c)| c.prepare(rows).map_err(|e| e.at(format!("layer {i}"))));
         if let Err(error) = prepared {
             self.discard();
             return Err(error);
@@ -54,7 +66,10 @@ impl<B: Backend> TargetState<B> {
             cache.keep(rows);
         }
         self.position += rows;
-        debug_assert!(self.caches.iter().all(|c| c.len() == self.position), "every cache stands at the sequence's position");
+        debug_assert!(
+            self.caches.iter().all(|c| c.len() == self.position),
+            "every cache stands at the sequence's position"
+        );
         Ok(())
     }
 
@@ -71,7 +86,9 @@ impl<B: Backend> TargetState<B> {
 
     pub(super) fn check(&self) -> Result<()> {
         match &self.poisoned {
-            Some(reason) => Err(Error::Poisoned { reason: reason.clone() }),
+            Some(reason) => Err(Error::Poisoned {
+                reason: reason.clone(),
+            }),
             None => Ok(()),
         }
     }

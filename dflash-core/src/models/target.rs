@@ -16,6 +16,7 @@ use crate::{Error, Result};
 pub struct Target<B: Backend> {
     decoder: Decoder<B>,
     taps: Vec<usize>,
+    nest: String,
     /// Read again only to name the weight behind a result that is not finite.
     pub(super) checkpoint: Checkpoint,
 }
@@ -55,11 +56,24 @@ impl<B: Backend> Target<B> {
     ///
     /// # Errors
     /// Tensors that are missing, of another shape or not claimed, by name.
-    pub fn load(backend: &B, config: &TargetConfig, checkpoint: &Checkpoint) -> Result<(Self, Vec<String>)> {
+    pub fn load(
+        backend: &B,
+        config: &TargetConfig,
+        checkpoint: &Checkpoint,
+    ) -> Result<(Self, Vec<String>)> {
         let mut claims = checkpoint.claims(config.quantization.as_ref())?;
         let decoder = Decoder::load(&mut Builder::new(backend, &mut claims)?, config)?;
+        let nest = claims.nest().to_owned();
         let notes = claims.finish()?;
-        Ok((Self { decoder, taps: Vec::new(), checkpoint: checkpoint.clone() }, notes))
+        Ok((
+            Self {
+                decoder,
+                taps: Vec::new(),
+                nest,
+                checkpoint: checkpoint.clone(),
+            },
+            notes,
+        ))
     }
 
     /// Captures the outputs of these layers from now on, in this order (0-based, before any later norm).
@@ -68,10 +82,42 @@ impl<B: Backend> Target<B> {
     /// [`Error::Request`] for a layer that does not exist.
     pub fn set_taps(&mut self, layers: &[usize]) -> Result<()> {
         if let Some(id) = layers.iter().find(|id| **id >= self.decoder.depth()) {
-            return Err(Error::request("taps", format!("layer {id} does not exist, the target has {} layers", self.decoder.depth())));
+            return Err(Error::request(
+                "taps",
+                format!(
+                    "layer {id} does not exist, the target has {} layers",
+                    self.decoder.depth()
+                ),
+            ));
         }
         self.taps = layers.to_vec();
         Ok(())
+    }
+
+    /// Runs ids from an empty state: the output of every layer, and the logits of all rows.
+    ///
+    /// # Errors
+    /// Ids outside the vocabulary, or the backend's.
+    pub fn trace(&self, ids: &[u32]) -> Result<(Vec<B::Tensor>, B::Tensor)> {
+        self.check_ids(ids)?;
+        let mut state = self.new_state()?;
+        let mut layers = Vec::new();
+        let h = self.decoder.forward(
+            state.caches_mut(),
+            0,
+            &self.backend().upload_ids(ids)?,
+            ids.len(),
+            &mut |_, h| {
+                layers.push(h.clone());
+                Ok(())
+            },
+        )?;
+        Ok((layers, self.decoder.logits(&h)?))
+    }
+
+    /// The tensor prefix where the embedding was found.
+    pub fn nest(&self) -> &str {
+        &self.nest
     }
 
     /// The layers and the head.
@@ -84,18 +130,25 @@ impl<B: Backend> Target<B> {
         self.decoder.backend()
     }
 
-    fn run(&self, state: &mut TargetState<B>, ids: &B::Ids, rows: usize) -> Result<(B::Tensor, Vec<B::Tensor>)> {
+    fn run(
+        &self,
+        state: &mut TargetState<B>,
+        ids: &B::Ids,
+        rows: usize,
+    ) -> Result<(B::Tensor, Vec<B::Tensor>)> {
         state.check()?;
         let position = state.position();
         let mut captured: Vec<Option<B::Tensor>> = vec![None; self.taps.len()];
-        let h = self.decoder.forward(state.caches_mut(), position, ids, rows, &mut |layer, h| {
-            for (tap, slot) in self.taps.iter().zip(&mut captured) {
-                if *tap == layer {
-                    *slot = Some(h.clone());
+        let h = self
+            .decoder
+            .forward(state.caches_mut(), position, ids, rows, &mut |layer, h| {
+                for (tap, slot) in self.taps.iter().zip(&mut captured) {
+                    if *tap == layer {
+                        *slot = Some(h.clone());
+                    }
                 }
-            }
-            Ok(())
-        });
+                Ok(())
+            });
         match h {
             Ok(h) => Ok((h, captured.into_iter().flatten().collect())),
             Err(error) => {
@@ -105,14 +158,32 @@ impl<B: Backend> Target<B> {
         }
     }
 
-    fn run_prompt(&self, state: &mut TargetState<B>, ids: &[u32], head: bool) -> Result<(Context<B>, Option<B::Tensor>)> {
+    fn run_prompt(
+        &self,
+        state: &mut TargetState<B>,
+        ids: &[u32],
+        head: bool,
+    ) -> Result<(Context<B>, Option<B::Tensor>)> {
         self.check_ids(ids)?;
         let (h, taps) = self.run(state, &self.backend().upload_ids(ids)?, ids.len())?;
-        let logits = if head { self.backend().slice(&h, 1, ids.len() - 1, 1).and_then(|h| self.decoder.logits(&h)).map(Some) } else { Ok(None) };
+        let logits = if head {
+            self.backend()
+                .slice(&h, 1, ids.len() - 1, 1)
+                .and_then(|h| self.decoder.logits(&h))
+                .map(Some)
+        } else {
+            Ok(None)
+        };
         match logits {
             Ok(logits) => {
                 state.keep(ids.len())?;
-                Ok((Context { taps, rows: ids.len() }, logits))
+                Ok((
+                    Context {
+                        taps,
+                        rows: ids.len(),
+                    },
+                    logits,
+                ))
             }
             Err(error) => {
                 state.discard();
@@ -125,8 +196,17 @@ impl<B: Backend> Target<B> {
         if ids.is_empty() {
             return Err(Error::request("prompt", "a chunk without tokens"));
         }
-        match ids.iter().find(|id| **id as usize >= self.decoder.vocab_size()) {
-            Some(id) => Err(Error::request("prompt", format!("id {id} is outside the vocabulary of {} ids", self.decoder.vocab_size()))),
+        match ids
+            .iter()
+            .find(|id| **id as usize >= self.decoder.vocab_size())
+        {
+            Some(id) => Err(Error::request(
+                "prompt",
+                format!(
+                    "id {id} is outside the vocabulary of {} ids",
+                    self.decoder.vocab_size()
+                ),
+            )),
             None => Ok(()),
         }
     }
@@ -151,19 +231,44 @@ impl<B: Backend> TargetModel for Target<B> {
         Ok(self.run_prompt(state, ids, false)?.0)
     }
 
-    fn prefill_last<'s>(&'s self, state: &'s mut TargetState<B>, ids: &[u32]) -> Result<(Context<B>, LastRow<'s, B>)> {
+    fn prefill_last<'s>(
+        &'s self,
+        state: &'s mut TargetState<B>,
+        ids: &[u32],
+    ) -> Result<(Context<B>, LastRow<'s, B>)> {
         let (context, logits) = self.run_prompt(state, ids, true)?;
         let logits = logits.expect("invariant: the head was asked for");
-        Ok((context, LastRow { target: self, state, ids: ids.to_vec(), logits }))
+        Ok((
+            context,
+            LastRow {
+                target: self,
+                state,
+                ids: ids.to_vec(),
+                logits,
+            },
+        ))
     }
 
-    fn verify<'s>(&'s self, state: &'s mut TargetState<B>, anchor: u32, draft: Option<&Drafted<B>>) -> Result<Pending<'s, B>> {
+    fn verify<'s>(
+        &'s self,
+        state: &'s mut TargetState<B>,
+        anchor: u32,
+        draft: Option<&Drafted<B>>,
+    ) -> Result<Pending<'s, B>> {
         self.check_ids(&[anchor])?;
         let ids = self.backend().block_ids(anchor, draft.map(|d| &d.ids))?;
         let rows = 1 + draft.map_or(0, |d| d.rows);
         let (h, taps) = self.run(state, &ids, rows)?;
         match self.decoder.logits(&h) {
-            Ok(logits) => Ok(Pending { target: self, state, ids, draft: draft.cloned(), logits, taps, rows }),
+            Ok(logits) => Ok(Pending {
+                target: self,
+                state,
+                ids,
+                draft: draft.cloned(),
+                logits,
+                taps,
+                rows,
+            }),
             Err(error) => {
                 state.discard();
                 Err(error)
@@ -179,7 +284,9 @@ impl<B: Backend> TargetModel for Target<B> {
                 tensors.extend([cache.window().clone(), cache.state().clone()]);
             }
         }
-        self.backend().evaluate(&tensors.iter().collect::<Vec<_>>()).inspect_err(|error| state.poison(error))
+        self.backend()
+            .evaluate(&tensors.iter().collect::<Vec<_>>())
+            .inspect_err(|error| state.poison(error))
     }
 
     fn memory(&self, state: &TargetState<B>) -> StateMemory {
@@ -187,10 +294,7 @@ impl<B: Backend> TargetModel for Target<B> {
     }
 }
 
-fn host_rows(b: &impl Backend<Tensor = T>, logits: &T, rows: usize) -> Result<Vec<Vec<f32>>>
-where
-    T: Clone + std::fmt::Debug,
-{
+fn host_rows<B: Backend>(b: &B, logits: &B::Tensor, rows: usize) -> Result<Vec<Vec<f32>>> {
     let all = b.read(logits)?;
     Ok(all.chunks(all.len() / rows).map(<[f32]>::to_vec).collect())
 }
@@ -202,7 +306,9 @@ impl<B: Backend> Rows for LastRow<'_, B> {
             Err(_) => {
                 let ids = self.target.backend().upload_ids(&self.ids)?;
                 let rows = self.ids.len();
-                Err(self.target.diagnose(self.state, &ids, rows, rule.position - rows, rows - 1))
+                Err(self
+                    .target
+                    .diagnose(self.state, &ids, rows, rule.position - rows, rows - 1))
             }
         }
     }
@@ -214,11 +320,17 @@ impl<B: Backend> Rows for LastRow<'_, B> {
 
 impl<B: Backend> Rows for Pending<'_, B> {
     fn choose(&mut self, rule: &RowRule<'_>) -> Result<Verdict> {
-        match self.target.backend().draw(&self.logits, self.draft.as_ref(), rule)? {
+        match self
+            .target
+            .backend()
+            .draw(&self.logits, self.draft.as_ref(), rule)?
+        {
             Ok(verdict) => Ok(verdict),
             Err(row) => {
                 self.state.discard();
-                Err(self.target.diagnose(self.state, &self.ids, self.rows, rule.position - 1, row))
+                Err(self
+                    .target
+                    .diagnose(self.state, &self.ids, self.rows, rule.position - 1, row))
             }
         }
     }
@@ -234,11 +346,21 @@ impl<B: Backend> spec::Pending for Pending<'_, B> {
     fn commit(mut self, keep: NonZeroUsize) -> Result<Context<B>> {
         let keep = keep.get();
         if keep > self.rows {
-            return Err(Error::shape("rows to keep", format!("1 to {}", self.rows), keep));
+            return Err(Error::shape(
+                "rows to keep",
+                format!("1 to {}", self.rows),
+                keep,
+            ));
         }
         let b = self.target.backend();
         let taps = std::mem::take(&mut self.taps);
-        let taps = if keep == self.rows { taps } else { taps.iter().map(|t| b.slice(t, 1, 0, keep)).collect::<Result<_>>()? };
+        let taps = if keep == self.rows {
+            taps
+        } else {
+            taps.iter()
+                .map(|t| b.slice(t, 1, 0, keep))
+                .collect::<Result<_>>()?
+        };
         self.state.keep(keep)?;
         Ok(Context { taps, rows: keep })
     }

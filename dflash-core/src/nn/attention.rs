@@ -55,9 +55,12 @@ impl<B: Backend> Attention<B> {
     /// # Errors
     /// A missing tensor or another shape, by name.
     pub fn load(b: &mut Builder<'_, B>, module: &str, shape: AttentionShape) -> Result<Self> {
-        let (width, kv_width) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
+        let (width, kv_width) = (
+            shape.heads * shape.head_dim,
+            shape.kv_heads * shape.head_dim,
+        );
         let queries = if shape.output_gate { 2 * width } else { width };
-        let mut norm = |b: &mut Builder<'_, B>, name: &str| -> Result<Option<Norm<B>>> {
+        let norm = |b: &mut Builder<'_, B>, name: &str| -> Result<Option<Norm<B>>> {
             let module = format!("{module}.{name}");
             Ok(match (shape.qk_norm, shape.offset_norms) {
                 (false, _) => None,
@@ -66,9 +69,24 @@ impl<B: Backend> Attention<B> {
             })
         };
         Ok(Self {
-            q: b.linear(&format!("{module}.q_proj"), queries, shape.hidden, shape.bias)?,
-            k: b.linear(&format!("{module}.k_proj"), kv_width, shape.hidden, shape.bias)?,
-            v: b.linear(&format!("{module}.v_proj"), kv_width, shape.hidden, shape.bias)?,
+            q: b.linear(
+                &format!("{module}.q_proj"),
+                queries,
+                shape.hidden,
+                shape.bias,
+            )?,
+            k: b.linear(
+                &format!("{module}.k_proj"),
+                kv_width,
+                shape.hidden,
+                shape.bias,
+            )?,
+            v: b.linear(
+                &format!("{module}.v_proj"),
+                kv_width,
+                shape.hidden,
+                shape.bias,
+            )?,
             o: b.linear(&format!("{module}.o_proj"), shape.hidden, width, shape.bias)?,
             q_norm: norm(b, "q_norm")?,
             k_norm: norm(b, "k_norm")?,
@@ -80,10 +98,21 @@ impl<B: Backend> Attention<B> {
     ///
     /// # Errors
     /// The backend's.
-    pub fn forward_cached(&self, b: &B, x: &B::Tensor, cache: &mut KvCache<B>, angles: &B::Rope, position: usize) -> Result<B::Tensor> {
+    pub fn forward_cached(
+        &self,
+        b: &B,
+        x: &B::Tensor,
+        cache: &mut KvCache<B>,
+        angles: &B::Rope,
+        position: usize,
+    ) -> Result<B::Tensor> {
         let own = self.keys_values(b, x, angles)?;
         cache.append(&own.k, &own.v)?;
-        let visible = Visibility { first_key: cache.first_position(), first_query: position, window: cache.window() };
+        let visible = Visibility {
+            first_key: cache.first_position(),
+            first_query: position,
+            window: cache.window(),
+        };
         self.attend(b, x, angles, cache.storage(), None, &visible)
     }
 
@@ -101,8 +130,23 @@ impl<B: Backend> Attention<B> {
         rule: BlockRule,
     ) -> Result<B::Tensor> {
         let own = self.keys_values(b, x, angles)?;
-        let visible = Visibility { first_key: context.first_position(), first_query: position, window: context.window() };
-        self.attend(b, x, angles, context.storage(), Some(Block { k: &own.k, v: &own.v, rule }), &visible)
+        let visible = Visibility {
+            first_key: context.first_position(),
+            first_query: position,
+            window: context.window(),
+        };
+        self.attend(
+            b,
+            x,
+            angles,
+            context.storage(),
+            Some(Block {
+                k: &own.k,
+                v: &own.v,
+                rule,
+            }),
+            &visible,
+        )
     }
 
     /// Keys and values of rows, rotated to their positions.
@@ -125,7 +169,12 @@ impl<B: Backend> Attention<B> {
         block: Option<Block<'_, B::Tensor>>,
         visible: &Visibility,
     ) -> Result<B::Tensor> {
-        let AttentionShape { heads, head_dim, output_gate, .. } = self.shape;
+        let AttentionShape {
+            heads,
+            head_dim,
+            output_gate,
+            ..
+        } = self.shape;
         let rows = b.dim(x, 1);
         let mut q = self.q.forward(b, x)?;
         let mut gate = None;
@@ -133,11 +182,18 @@ impl<B: Backend> Attention<B> {
             // Per head: the query's features, then the gate's.
             let both = b.reshape(&q, &[1, rows, heads, 2 * head_dim])?;
             q = b.slice(&both, 3, 0, head_dim)?;
-            gate = Some(b.reshape(&b.slice(&both, 3, head_dim, head_dim)?, &[1, rows, heads * head_dim])?);
+            gate = Some(b.reshape(
+                &b.slice(&both, 3, head_dim, head_dim)?,
+                &[1, rows, heads * head_dim],
+            )?);
         } else {
             q = b.reshape(&q, &[1, rows, heads, head_dim])?;
         }
-        let q = b.norm_rope(&b.swap_axes(&q, 1, 2)?, self.q_norm.as_ref().map(|n| (&n.weight, n.eps)), angles)?;
+        let q = b.norm_rope(
+            &b.swap_axes(&q, 1, 2)?,
+            self.q_norm.as_ref().map(|n| (&n.weight, n.eps)),
+            angles,
+        )?;
         #[expect(clippy::cast_precision_loss, reason = "head sizes are small")]
         let scale = (head_dim as f32).sqrt().recip();
         let out = b.attention(&q, kv, block, scale, visible)?;

@@ -24,16 +24,30 @@ impl<'a, B: Backend> Builder<'a, B> {
     /// If the file does not tell in which form it holds its norms.
     pub fn new(backend: &'a B, claims: &'a mut Claims) -> Result<Self> {
         let norms_are_offsets = claims.norms_are_offsets()?;
-        Ok(Self { backend, claims, norms_are_offsets })
+        Ok(Self {
+            backend,
+            claims,
+            norms_are_offsets,
+        })
     }
 
     /// `module.weight` `[outputs, inputs]` and, if `bias`, `module.bias` `[outputs]`.
     ///
     /// # Errors
     /// A missing tensor or another shape, by name.
-    pub fn linear(&mut self, module: &str, outputs: usize, inputs: usize, bias: bool) -> Result<Linear<B>> {
+    pub fn linear(
+        &mut self,
+        module: &str,
+        outputs: usize,
+        inputs: usize,
+        bias: bool,
+    ) -> Result<Linear<B>> {
         let weight = self.weight(module, outputs, inputs)?;
-        let bias = if bias { Some(self.vector(&format!("{module}.bias"), &[outputs], self.backend.dtype())?) } else { None };
+        let bias = if bias {
+            Some(self.vector(&format!("{module}.bias"), &[outputs], self.backend.dtype())?)
+        } else {
+            None
+        };
         Ok(Linear::new(weight, bias))
     }
 
@@ -68,7 +82,10 @@ impl<'a, B: Backend> Builder<'a, B> {
                 *v += 1.0;
             }
         }
-        Ok(Norm { weight: self.backend.upload(&values, &[dim], DType::F32)?, eps })
+        Ok(Norm {
+            weight: self.backend.upload(&values, &[dim], DType::F32)?,
+            eps,
+        })
     }
 
     /// A small tensor as it is.

@@ -27,9 +27,21 @@ impl<B: Backend> GatedDelta<B> {
     ///
     /// # Errors
     /// A missing tensor or another shape, by name.
-    pub fn load(b: &mut Builder<'_, B>, module: &str, hidden: usize, config: &GatedDeltaConfig, eps: f32) -> Result<Self> {
+    pub fn load(
+        b: &mut Builder<'_, B>,
+        module: &str,
+        hidden: usize,
+        config: &GatedDeltaConfig,
+        eps: f32,
+    ) -> Result<Self> {
         let name = |part: &str| format!("{module}.{part}");
-        let &GatedDeltaConfig { key_heads, value_heads, key_dim, value_dim, conv_kernel: taps } = config;
+        let &GatedDeltaConfig {
+            key_heads,
+            value_heads,
+            key_dim,
+            value_dim,
+            conv_kernel: taps,
+        } = config;
         let params = DeltaParams {
             key_heads,
             value_heads,
@@ -40,14 +52,21 @@ impl<B: Backend> GatedDelta<B> {
             dt_bias: b.vector(&name("dt_bias"), &[value_heads], DType::F32)?,
         };
         let (channels, width) = (params.channels(), value_heads * value_dim);
-        let by_channel = b.claims.conv(&name("conv1d.weight"), channels, taps)?.to_f32()?;
-        let by_tap: Vec<f32> = (0..taps * channels).map(|i| by_channel[i % channels * taps + i / channels]).collect();
+        let by_channel = b
+            .claims
+            .conv(&name("conv1d.weight"), channels, taps)?
+            .to_f32()?;
+        let by_tap: Vec<f32> = (0..taps * channels)
+            .map(|i| by_channel[i % channels * taps + i / channels])
+            .collect();
         Ok(Self {
             qkv: b.linear(&name("in_proj_qkv"), channels, hidden, false)?,
             z: b.linear(&name("in_proj_z"), width, hidden, false)?,
             strength: b.linear(&name("in_proj_b"), value_heads, hidden, false)?,
             decay: b.linear(&name("in_proj_a"), value_heads, hidden, false)?,
-            kernel: b.backend.upload(&by_tap, &[taps, channels], b.backend.dtype())?,
+            kernel: b
+                .backend
+                .upload(&by_tap, &[taps, channels], b.backend.dtype())?,
             params: Rc::new(params),
             norm: b.norm(&name("norm"), value_dim, eps)?,
             out: b.linear(&name("out_proj"), hidden, width, false)?,
@@ -66,17 +85,35 @@ impl<B: Backend> GatedDelta<B> {
     ///
     /// # Errors
     /// The backend's.
-    pub fn forward(&self, b: &B, x: &B::Tensor, cache: &mut RecurrentCache<B>) -> Result<B::Tensor> {
-        let DeltaParams { value_heads, value_dim, .. } = *self.params;
+    pub fn forward(
+        &self,
+        b: &B,
+        x: &B::Tensor,
+        cache: &mut RecurrentCache<B>,
+    ) -> Result<B::Tensor> {
+        let DeltaParams {
+            value_heads,
+            value_dim,
+            ..
+        } = *self.params;
         let rows = b.dim(x, 1);
         let raw = self.qkv.forward(b, x)?;
         let mixed = b.short_conv(cache.window(), &raw, &self.kernel)?;
         let decay = self.decay.forward(b, x)?;
         let strength = self.strength.forward(b, x)?;
         let (y, state) = b.gated_delta(cache.state(), &mixed, &decay, &strength, &self.params)?;
-        cache.record(Tape { raw, mixed, decay, strength, state, params: Rc::clone(&self.params), prepared: None });
+        cache.record(Tape {
+            raw,
+            mixed,
+            decay,
+            strength,
+            state,
+            params: Rc::clone(&self.params),
+            prepared: None,
+        });
         let z = b.reshape(&self.z.forward(b, x)?, &[1, rows, value_heads, value_dim])?;
         let y = b.gated_rms_norm(&y, &z, &self.norm.weight, self.norm.eps)?;
-        self.out.forward(b, &b.reshape(&y, &[1, rows, value_heads * value_dim])?)
+        self.out
+            .forward(b, &b.reshape(&y, &[1, rows, value_heads * value_dim])?)
     }
 }

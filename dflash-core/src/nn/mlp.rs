@@ -17,7 +17,13 @@ impl<B: Backend> Mlp<B> {
     ///
     /// # Errors
     /// A missing tensor or another shape, by name.
-    pub fn load(b: &mut Builder<'_, B>, module: &str, hidden: usize, intermediate: usize, bias: bool) -> Result<Self> {
+    pub fn load(
+        b: &mut Builder<'_, B>,
+        module: &str,
+        hidden: usize,
+        intermediate: usize,
+        bias: bool,
+    ) -> Result<Self> {
         Ok(Self {
             gate: b.linear(&format!("{module}.gate_proj"), intermediate, hidden, bias)?,
             up: b.linear(&format!("{module}.up_proj"), intermediate, hidden, bias)?,
@@ -32,7 +38,10 @@ impl<B: Backend> Mlp<B> {
     pub fn forward(&self, b: &B, x: &B::Tensor) -> Result<B::Tensor> {
         let inner = match (self.gate.plain_weight(), self.up.plain_weight()) {
             (Some(gate), Some(up)) => b.swiglu(gate, up, x)?,
-            _ => b.mul(&b.unary(&self.gate.forward(b, x)?, Unary::Silu)?, &self.up.forward(b, x)?)?,
+            _ => b.mul(
+                &b.unary(&self.gate.forward(b, x)?, Unary::Silu)?,
+                &self.up.forward(b, x)?,
+            )?,
         };
         self.down.forward(b, &inner)
     }

@@ -19,18 +19,34 @@ impl<B: Backend> Moe<B> {
     ///
     /// # Errors
     /// A missing tensor or another shape, by name.
-    pub fn load(b: &mut Builder<'_, B>, module: &str, hidden: usize, config: &MoeConfig) -> Result<Self> {
+    pub fn load(
+        b: &mut Builder<'_, B>,
+        module: &str,
+        hidden: usize,
+        config: &MoeConfig,
+    ) -> Result<Self> {
         let router = b.linear(&format!("{module}.gate"), config.experts, hidden, false)?;
         let experts = b.claims.experts(module, config, hidden)?;
         let experts = b.backend.experts(experts)?;
         let shared = match config.shared_intermediate_size {
             Some(size) => {
                 let mlp = Mlp::load(b, &format!("{module}.shared_expert"), hidden, size, false)?;
-                Some((mlp, b.linear(&format!("{module}.shared_expert_gate"), 1, hidden, false)?))
+                Some((
+                    mlp,
+                    b.linear(&format!("{module}.shared_expert_gate"), 1, hidden, false)?,
+                ))
             }
             None => None,
         };
-        Ok(Self { router, experts, params: MoeParams { top_k: config.top_k, normalize: config.norm_topk }, shared })
+        Ok(Self {
+            router,
+            experts,
+            params: MoeParams {
+                top_k: config.top_k,
+                normalize: config.norm_topk,
+            },
+            shared,
+        })
     }
 
     /// `[1, rows, hidden]` to the same.
@@ -40,7 +56,9 @@ impl<B: Backend> Moe<B> {
     pub fn forward(&self, b: &B, x: &B::Tensor) -> Result<B::Tensor> {
         let logits = self.router.forward(b, x)?;
         let routed = b.moe(x, &logits, &self.experts, &self.params)?;
-        let Some((mlp, gate)) = &self.shared else { return Ok(routed) };
+        let Some((mlp, gate)) = &self.shared else {
+            return Ok(routed);
+        };
         let gate = b.unary(&gate.forward(b, x)?, Unary::Sigmoid)?;
         b.add(&routed, &b.mul(&mlp.forward(b, x)?, &gate)?)
     }

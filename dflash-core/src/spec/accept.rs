@@ -15,8 +15,15 @@ pub struct Acceptance {
 /// or the last row, supplies one more token, so the round's tokens are `chosen[..produced]`.
 /// `chosen` may end at the first disagreement, and holds at most one row more than `drafted`.
 pub fn accept(drafted: &[u32], chosen: impl IntoIterator<Item = u32>) -> Acceptance {
-    let accepted = drafted.iter().zip(chosen).take_while(|(d, c)| **d == *c).count();
-    Acceptance { accepted, produced: accepted + 1 }
+    let accepted = drafted
+        .iter()
+        .zip(chosen)
+        .take_while(|(d, c)| **d == *c)
+        .count();
+    Acceptance {
+        accepted,
+        produced: accepted + 1,
+    }
 }
 
 /// Shortens a round's tokens to end with the first end-of-text id. True if there was one.
@@ -46,7 +53,14 @@ mod tests {
         ];
         for (drafted, chosen, accepted) in cases {
             let found = accept(drafted, chosen.iter().copied());
-            assert_eq!(found, Acceptance { accepted, produced: accepted + 1 }, "{drafted:?} {chosen:?}");
+            assert_eq!(
+                found,
+                Acceptance {
+                    accepted,
+                    produced: accepted + 1
+                },
+                "{drafted:?} {chosen:?}"
+            );
         }
     }
 

@@ -38,7 +38,12 @@ pub trait DraftModel<T: TargetModel + ?Sized> {
     ///
     /// # Errors
     /// The backend's.
-    fn propose(&self, state: &mut Self::State, anchor: u32, rule: &ProposalRule) -> Result<T::Draft>;
+    fn propose(
+        &self,
+        state: &mut Self::State,
+        anchor: u32,
+        rule: &ProposalRule,
+    ) -> Result<T::Draft>;
 
     /// What the sequence's context holds.
     fn memory(&self, state: &Self::State) -> DraftMemory;

@@ -68,7 +68,9 @@ pub enum Output {
 
 impl Debug for Generation<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Generation").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Generation")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -78,7 +80,11 @@ impl Debug for Generation<'_> {
 /// As [`Engine::start`].
 pub fn stream_generate(engine: &mut dyn Engine, request: Request) -> Result<Generation<'_>> {
     let id = Some(engine.start(request)?);
-    Ok(Generation { engine, id, queue: std::collections::VecDeque::new() })
+    Ok(Generation {
+        engine,
+        id,
+        queue: std::collections::VecDeque::new(),
+    })
 }
 
 impl Iterator for Generation<'_> {
@@ -91,7 +97,10 @@ impl Iterator for Generation<'_> {
             }
             let id = self.id?;
             let queue = &mut self.queue;
-            match self.engine.step(id, &mut |event| queue.push_back(Output::Event(event))) {
+            match self
+                .engine
+                .step(id, &mut |event| queue.push_back(Output::Event(event)))
+            {
                 Ok(Step::Running) => {}
                 Ok(Step::Finished(report)) => {
                     self.id = None;

@@ -21,12 +21,21 @@ pub(super) struct Policy {
 impl Policy {
     /// Full blocks of `block` rows; 1 decodes plainly. `inactive` says why, if a draft was wanted and cannot be had.
     pub(super) fn new(block: usize, inactive: Option<String>) -> Self {
-        Self { block, inactive, hits: [0.0; 2], non_finite: 0 }
+        Self {
+            block,
+            inactive,
+            hits: [0.0; 2],
+            non_finite: 0,
+        }
     }
 
     /// Rows of the next block when `wanted` tokens are still wanted.
     pub(super) fn rows(&self, wanted: usize) -> usize {
-        if self.inactive.is_some() { 1 } else { self.block.min(wanted + 1) }
+        if self.inactive.is_some() {
+            1
+        } else {
+            self.block.min(wanted + 1)
+        }
     }
 
     /// Rows of a full block.
@@ -60,7 +69,10 @@ impl Policy {
         if !verdict.draft_finite {
             self.non_finite += 1;
             if self.non_finite >= NON_FINITE_LIMIT {
-                self.stop_drafting(format!("the draft computed numbers that are not finite in {} blocks", self.non_finite));
+                self.stop_drafting(format!(
+                    "the draft computed numbers that are not finite in {} blocks",
+                    self.non_finite
+                ));
             }
         }
         if let (Some(rivals), Some(first)) = (verdict.rivals, verdict.rows.first()) {
@@ -77,14 +89,25 @@ mod tests {
     use crate::spec::{Choice, Rivals};
 
     fn verdict(argmax: u32, coupled: u32, chosen: u32) -> Verdict {
-        let rows = vec![Choice { id: chosen, margin: 1.0 }];
-        Verdict { rows, draft_finite: true, rivals: Some(Rivals { argmax, coupled }), ..Verdict::default() }
+        let rows = vec![Choice {
+            id: chosen,
+            margin: 1.0,
+        }];
+        Verdict {
+            rows,
+            draft_finite: true,
+            rivals: Some(Rivals { argmax, coupled }),
+            ..Verdict::default()
+        }
     }
 
     #[test]
     fn blocks_shrink_near_the_end() {
         let policy = Policy::new(8, None);
-        assert_eq!([20, 7, 6, 1].map(|wanted| policy.rows(wanted)), [8, 8, 7, 2]);
+        assert_eq!(
+            [20, 7, 6, 1].map(|wanted| policy.rows(wanted)),
+            [8, 8, 7, 2]
+        );
         assert_eq!(Policy::new(8, Some("no draft".into())).rows(20), 1);
     }
 
@@ -103,12 +126,19 @@ mod tests {
     #[test]
     fn two_blocks_that_are_not_finite_end_drafting() {
         let mut policy = Policy::new(8, None);
-        let bad = Verdict { draft_finite: false, ..Verdict::default() };
+        let bad = Verdict {
+            draft_finite: false,
+            ..Verdict::default()
+        };
         policy.learn(&bad);
         assert!(policy.is_drafting());
         policy.learn(&bad);
         assert!(!policy.is_drafting());
         assert_eq!(policy.rows(20), 1);
-        assert!(policy.inactive_reason().is_some_and(|r| r.contains("not finite")));
+        assert!(
+            policy
+                .inactive_reason()
+                .is_some_and(|r| r.contains("not finite"))
+        );
     }
 }

@@ -151,17 +151,23 @@ impl Report {
 
     /// Prompt tokens per second until the first token.
     pub fn prompt_tps(&self) -> Option<f64> {
-        self.time_to_first_token.and_then(|t| rate(self.prompt_tokens, t))
+        self.time_to_first_token
+            .and_then(|t| rate(self.prompt_tokens, t))
     }
 
     /// Generated tokens per second of decoding; `None` for fewer than two tokens.
     pub fn generation_tps(&self) -> Option<f64> {
-        if self.rounds == 0 { None } else { rate(self.generation_tokens(), self.decode_time) }
+        if self.rounds == 0 {
+            None
+        } else {
+            rate(self.generation_tokens(), self.decode_time)
+        }
     }
 
     /// Tokens per round; `None` before the first round.
     pub fn tokens_per_round(&self) -> Option<f64> {
-        (self.rounds > 0).then(|| self.acceptance_lengths.iter().sum::<usize>() as f64 / self.rounds as f64)
+        (self.rounds > 0)
+            .then(|| self.acceptance_lengths.iter().sum::<usize>() as f64 / self.rounds as f64)
     }
 }
 

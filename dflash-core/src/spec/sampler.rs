@@ -30,7 +30,14 @@ pub struct Sampling {
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0, seed: 0 }
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            seed: 0,
+        }
     }
 }
 
@@ -41,14 +48,37 @@ impl Sampling {
     /// [`Error::Request`] names the option, its value and the range.
     pub fn check(&self) -> Result<()> {
         let ranges: [(&'static str, f32, bool, &str); 4] = [
-            ("temperature", self.temperature, self.temperature >= 0.0, "0 or more"),
-            ("top-p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "above 0, at most 1"),
-            ("min-p", self.min_p, (0.0..=1.0).contains(&self.min_p), "between 0 and 1"),
-            ("repetition-penalty", self.repetition_penalty, self.repetition_penalty > 0.0, "above 0"),
+            (
+                "temperature",
+                self.temperature,
+                self.temperature >= 0.0,
+                "0 or more",
+            ),
+            (
+                "top-p",
+                self.top_p,
+                self.top_p > 0.0 && self.top_p <= 1.0,
+                "above 0, at most 1",
+            ),
+            (
+                "min-p",
+                self.min_p,
+                (0.0..=1.0).contains(&self.min_p),
+                "between 0 and 1",
+            ),
+            (
+                "repetition-penalty",
+                self.repetition_penalty,
+                self.repetition_penalty > 0.0,
+                "above 0",
+            ),
         ];
         for (option, value, fits, range) in ranges {
             if !(fits && value.is_finite()) {
-                return Err(Error::request(option, format!("{value} is out of range, expected {range}")));
+                return Err(Error::request(
+                    option,
+                    format!("{value} is out of range, expected {range}"),
+                ));
             }
         }
         Ok(())
@@ -78,12 +108,18 @@ impl Occurred {
 
     /// Whether the token was marked.
     pub fn contains(&self, id: u32) -> bool {
-        self.bits.get(id as usize / 64).is_some_and(|w| w >> (id % 64) & 1 == 1)
+        self.bits
+            .get(id as usize / 64)
+            .is_some_and(|w| w >> (id % 64) & 1 == 1)
     }
 
     /// The marked tokens, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        (0u32..).zip(&self.bits).flat_map(|(word, &bits)| (0..64).filter(move |b| bits >> b & 1 == 1).map(move |b| word * 64 + b))
+        (0u32..).zip(&self.bits).flat_map(|(word, &bits)| {
+            (0..64)
+                .filter(move |b| bits >> b & 1 == 1)
+                .map(move |b| word * 64 + b)
+        })
     }
 }
 
@@ -126,12 +162,18 @@ impl RowRule<'_> {
         if s.is_greedy() {
             return Ok(best_two((0u32..).zip(logits.iter().copied())));
         }
-        let noise = Noise { seed: s.seed, position: self.position + row };
+        let noise = Noise {
+            seed: s.seed,
+            position: self.position + row,
+        };
         if s.top_k == 0 && s.top_p >= 1.0 && s.min_p == 0.0 {
             return Ok(noise.draw_all(logits, s.temperature));
         }
         let kept = filter(logits, s);
-        Ok(best_two(kept.into_iter().map(|(id, score)| (id, score + noise.gumbel(id)))))
+        Ok(best_two(
+            kept.into_iter()
+                .map(|(id, score)| (id, score + noise.gumbel(id))),
+        ))
     }
 
     /// The logits with the repetition penalty applied, or `None` when there is none.
@@ -141,10 +183,17 @@ impl RowRule<'_> {
             return None;
         }
         let mut logits = logits.to_vec();
-        let fresh = before.iter().enumerate().filter(|(i, id)| !self.occurred.contains(**id) && !before[..*i].contains(id));
+        let fresh = before
+            .iter()
+            .enumerate()
+            .filter(|(i, id)| !self.occurred.contains(**id) && !before[..*i].contains(id));
         for id in self.occurred.iter().chain(fresh.map(|(_, id)| *id)) {
             if let Some(logit) = logits.get_mut(id as usize) {
-                *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+                *logit = if *logit > 0.0 {
+                    *logit / penalty
+                } else {
+                    *logit * penalty
+                };
             }
         }
         Some(logits)
@@ -169,8 +218,14 @@ impl Noise {
     /// The logarithms are taken in f64 and rounded once, since `u + 1/2` needs 25 bits.
     pub fn gumbel(self, id: u32) -> f32 {
         let position = self.position as u64;
-        #[expect(clippy::cast_possible_truncation, reason = "the halves of the counter and the key")]
-        let word = philox([position as u32, (position >> 32) as u32, id, 0], [self.seed as u32, (self.seed >> 32) as u32])[0];
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the halves of the counter and the key"
+        )]
+        let word = philox(
+            [position as u32, (position >> 32) as u32, id, 0],
+            [self.seed as u32, (self.seed >> 32) as u32],
+        )[0];
         let uniform = (f64::from(word >> 8) + 0.5) / f64::from(1u32 << 24);
         #[expect(clippy::cast_possible_truncation, reason = "rounded once, here")]
         let noise = -(-uniform.ln()).ln() as f32;
@@ -181,7 +236,10 @@ impl Noise {
     pub fn draw_all(self, logits: &[f32], temperature: f32) -> Choice {
         let start = best_two((0u32..).zip(logits.iter().copied())).id;
         let mut two = BestTwo::default();
-        two.offer(start, logits[start as usize] / temperature + self.gumbel(start));
+        two.offer(
+            start,
+            logits[start as usize] / temperature + self.gumbel(start),
+        );
         for (id, &logit) in (0u32..).zip(logits) {
             let score = logit / temperature;
             if id != start && score + LARGEST_NOISE >= two.second {
@@ -202,7 +260,11 @@ struct BestTwo {
 
 impl Default for BestTwo {
     fn default() -> Self {
-        Self { id: u32::MAX, best: f32::NEG_INFINITY, second: f32::NEG_INFINITY }
+        Self {
+            id: u32::MAX,
+            best: f32::NEG_INFINITY,
+            second: f32::NEG_INFINITY,
+        }
     }
 }
 
@@ -217,7 +279,10 @@ impl BestTwo {
     }
 
     fn choice(&self) -> Choice {
-        Choice { id: self.id, margin: self.best - self.second }
+        Choice {
+            id: self.id,
+            margin: self.best - self.second,
+        }
     }
 }
 
@@ -231,7 +296,9 @@ fn best_two(scores: impl Iterator<Item = (u32, f32)>) -> Choice {
 
 /// The tokens that top-k, top-p and min-p leave, with their `logit / T`, best first.
 fn filter(logits: &[f32], s: &Sampling) -> Vec<(u32, f32)> {
-    let mut kept: Vec<(u32, f32)> = (0u32..).zip(logits.iter().map(|l| l / s.temperature)).collect();
+    let mut kept: Vec<(u32, f32)> = (0u32..)
+        .zip(logits.iter().map(|l| l / s.temperature))
+        .collect();
     let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
     if s.top_k > 0 && s.top_k < kept.len() {
         kept.select_nth_unstable_by(s.top_k - 1, order);
@@ -264,10 +331,21 @@ fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     const MULTIPLIERS: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
     const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
     for _ in 0..10 {
-        let products = [MULTIPLIERS[0] * u64::from(counter[0]), MULTIPLIERS[1] * u64::from(counter[2])];
-        #[expect(clippy::cast_possible_truncation, reason = "the halves of a 64-bit product")]
+        let products = [
+            MULTIPLIERS[0] * u64::from(counter[0]),
+            MULTIPLIERS[1] * u64::from(counter[2]),
+        ];
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the halves of a 64-bit product"
+        )]
         let halves = products.map(|p| ((p >> 32) as u32, p as u32));
-        counter = [halves[1].0 ^ counter[1] ^ key[0], halves[1].1, halves[0].0 ^ counter[3] ^ key[1], halves[0].1];
+        counter = [
+            halves[1].0 ^ counter[1] ^ key[0],
+            halves[1].1,
+            halves[0].0 ^ counter[3] ^ key[1],
+            halves[0].1,
+        ];
         key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
     }
     counter
@@ -280,12 +358,22 @@ mod tests {
     /// The known-answer vectors of the Random123 library.
     #[test]
     fn philox_known_answers() {
-        assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
-        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+        assert_eq!(
+            philox([0; 4], [0; 2]),
+            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+        );
+        assert_eq!(
+            philox([u32::MAX; 4], [u32::MAX; 2]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
     }
 
     fn rule(sampling: Sampling, occurred: &Occurred) -> RowRule<'_> {
-        RowRule { sampling, position: 7, occurred }
+        RowRule {
+            sampling,
+            position: 7,
+            occurred,
+        }
     }
 
     #[test]
@@ -299,16 +387,25 @@ mod tests {
     fn non_finite_rows_choose_nothing() {
         let none = Occurred::default();
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            assert_eq!(rule(Sampling::default(), &none).draw(0, &[1.0, bad], &[]), Err(NotFinite));
+            assert_eq!(
+                rule(Sampling::default(), &none).draw(0, &[1.0, bad], &[]),
+                Err(NotFinite)
+            );
         }
     }
 
     #[test]
     fn pruned_draw_equals_a_full_one() {
-        let logits: Vec<f32> = (0..5000).map(|i| ((i * 7919) % 1013) as f32 / 40.0).collect();
+        let logits: Vec<f32> = (0..5000)
+            .map(|i| ((i * 7919) % 1013) as f32 / 40.0)
+            .collect();
         for position in 0..50 {
             let noise = Noise { seed: 3, position };
-            let full = best_two((0u32..).zip(&logits).map(|(id, l)| (id, l / 1.5 + noise.gumbel(id))));
+            let full = best_two(
+                (0u32..)
+                    .zip(&logits)
+                    .map(|(id, l)| (id, l / 1.5 + noise.gumbel(id))),
+            );
             assert_eq!(noise.draw_all(&logits, 1.5), full);
         }
     }
@@ -316,37 +413,116 @@ mod tests {
     #[test]
     fn filters_keep_what_their_definitions_say() {
         let logits = [0.5f32, 0.25, 0.15, 0.1].map(f32::ln);
-        let ids = |s: Sampling| filter(&logits, &Sampling { temperature: 1.0, ..s }).iter().map(|k| k.0).collect::<Vec<_>>();
-        assert_eq!(ids(Sampling { top_k: 2, ..Default::default() }), [0, 1]);
-        assert_eq!(ids(Sampling { top_p: 0.7, ..Default::default() }), [0, 1]);
-        assert_eq!(ids(Sampling { top_p: 0.76, ..Default::default() }), [0, 1, 2]);
-        assert_eq!(ids(Sampling { top_p: 0.0001, ..Default::default() }), [0]);
-        assert_eq!(ids(Sampling { min_p: 0.29, ..Default::default() }), [0, 1, 2]);
-        assert_eq!(ids(Sampling { top_p: 0.9, min_p: 0.4, ..Default::default() }), [0, 1]);
+        let ids = |s: Sampling| {
+            filter(
+                &logits,
+                &Sampling {
+                    temperature: 1.0,
+                    ..s
+                },
+            )
+            .iter()
+            .map(|k| k.0)
+            .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            ids(Sampling {
+                top_k: 2,
+                ..Default::default()
+            }),
+            [0, 1]
+        );
+        assert_eq!(
+            ids(Sampling {
+                top_p: 0.7,
+                ..Default::default()
+            }),
+            [0, 1]
+        );
+        assert_eq!(
+            ids(Sampling {
+                top_p: 0.76,
+                ..Default::default()
+            }),
+            [0, 1, 2]
+        );
+        assert_eq!(
+            ids(Sampling {
+                top_p: 0.0001,
+                ..Default::default()
+            }),
+            [0]
+        );
+        assert_eq!(
+            ids(Sampling {
+                min_p: 0.29,
+                ..Default::default()
+            }),
+            [0, 1, 2]
+        );
+        assert_eq!(
+            ids(Sampling {
+                top_p: 0.9,
+                min_p: 0.4,
+                ..Default::default()
+            }),
+            [0, 1]
+        );
         // After top-k 2 the two left are 2/3 and 1/3.
-        assert_eq!(ids(Sampling { top_k: 2, top_p: 0.6, ..Default::default() }), [0]);
+        assert_eq!(
+            ids(Sampling {
+                top_k: 2,
+                top_p: 0.6,
+                ..Default::default()
+            }),
+            [0]
+        );
     }
 
     #[test]
     fn a_row_is_penalised_for_the_drafts_it_sees() {
         let occurred = Occurred::default();
-        let sampling = Sampling { repetition_penalty: 2.0, ..Default::default() };
+        let sampling = Sampling {
+            repetition_penalty: 2.0,
+            ..Default::default()
+        };
         let rule = rule(sampling, &occurred);
         let logits = [3.0, 2.0, -1.0];
         assert_eq!(rule.draw(0, &logits, &[]).map(|c| c.id), Ok(0));
         assert_eq!(rule.draw(1, &logits, &[0]).map(|c| c.id), Ok(1));
-        assert_eq!(rule.penalised(&logits, &[0, 2, 0]), Some(vec![1.5, 2.0, -2.0]));
+        assert_eq!(
+            rule.penalised(&logits, &[0, 2, 0]),
+            Some(vec![1.5, 2.0, -2.0])
+        );
     }
 
     #[test]
     fn ranges_are_checked() {
         let bad = [
-            Sampling { temperature: -0.1, ..Default::default() },
-            Sampling { temperature: f32::NAN, ..Default::default() },
-            Sampling { top_p: 0.0, ..Default::default() },
-            Sampling { top_p: 1.1, ..Default::default() },
-            Sampling { min_p: 2.0, ..Default::default() },
-            Sampling { repetition_penalty: 0.0, ..Default::default() },
+            Sampling {
+                temperature: -0.1,
+                ..Default::default()
+            },
+            Sampling {
+                temperature: f32::NAN,
+                ..Default::default()
+            },
+            Sampling {
+                top_p: 0.0,
+                ..Default::default()
+            },
+            Sampling {
+                top_p: 1.1,
+                ..Default::default()
+            },
+            Sampling {
+                min_p: 2.0,
+                ..Default::default()
+            },
+            Sampling {
+                repetition_penalty: 0.0,
+                ..Default::default()
+            },
         ];
         for sampling in bad {
             assert!(sampling.check().is_err(), "{sampling:?}");

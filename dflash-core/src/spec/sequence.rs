@@ -73,14 +73,23 @@ impl<T: TargetModel, D: DraftModel<T>> Sequence<T, D> {
     }
 
     /// Asks the draft for a block of `rows` rows. A draft that fails costs its proposals, never the request.
-    pub(super) fn propose(&mut self, draft: &D, rows: usize, round: &mut Round) -> Option<T::Draft> {
+    pub(super) fn propose(
+        &mut self,
+        draft: &D,
+        rows: usize,
+        round: &mut Round,
+    ) -> Option<T::Draft> {
         let state = self.draft.as_mut()?;
         let coupling = (!self.sampling.is_greedy()).then(|| Coupling {
             seed: self.sampling.seed,
             temperature: self.sampling.temperature,
             propose: self.policy.couples(),
         });
-        let rule = ProposalRule { rows, position: self.position, coupling };
+        let rule = ProposalRule {
+            rows,
+            position: self.position,
+            coupling,
+        };
         match draft.propose(state, self.anchor, &rule) {
             Ok(proposal) => Some(proposal),
             Err(error) => {
@@ -91,15 +100,27 @@ impl<T: TargetModel, D: DraftModel<T>> Sequence<T, D> {
     }
 
     /// Hands committed rows to the draft, if one is still listening.
-    pub(super) fn absorb(&mut self, draft: Option<&D>, rows: T::Context, horizon: usize, round: &mut Round) {
+    pub(super) fn absorb(
+        &mut self,
+        draft: Option<&D>,
+        rows: T::Context,
+        horizon: usize,
+        round: &mut Round,
+    ) {
         if !self.policy.is_drafting() {
             self.draft = None;
         }
-        let (Some(draft), Some(state)) = (draft, self.draft.as_mut()) else { return };
+        let (Some(draft), Some(state)) = (draft, self.draft.as_mut()) else {
+            return;
+        };
         if let Err(error) = draft.absorb(state, rows, horizon) {
             self.give_up_draft(format!("the draft failed: {error}"), round);
         } else {
-            debug_assert_eq!(draft.absorbed(state), self.position, "the draft's context holds one row per committed token");
+            debug_assert_eq!(
+                draft.absorbed(state),
+                self.position,
+                "the draft's context holds one row per committed token"
+            );
         }
     }
 

@@ -56,7 +56,11 @@ struct Prefill {
 impl<T: TargetModel, D: DraftModel<T>> SpecEngine<T, D> {
     /// An engine with no requests.
     pub fn new(parts: EngineParts<T, D>) -> Self {
-        Self { parts, running: BTreeMap::new(), next: 0 }
+        Self {
+            parts,
+            running: BTreeMap::new(),
+            next: 0,
+        }
     }
 
     /// The target.
@@ -76,7 +80,9 @@ impl<T: TargetModel, D: DraftModel<T>> SpecEngine<T, D> {
 
     /// The draft context of a running request.
     pub fn draft_state(&self, id: RequestId) -> Option<&D::State> {
-        self.running.get(&id).and_then(|r| r.sequence.draft.as_ref())
+        self.running
+            .get(&id)
+            .and_then(|r| r.sequence.draft.as_ref())
     }
 
     fn bounds(&self) -> Bounds {
@@ -89,8 +95,14 @@ impl<T: TargetModel, D: DraftModel<T>> SpecEngine<T, D> {
     }
 
     /// Runs a chunk of the prompt; after the last one, draws the first token.
-    fn step_prompt(&mut self, running: &mut Running<T, D>, sink: &mut dyn FnMut(Event)) -> Result<Option<FinishReason>> {
-        let Some(prefill) = &mut running.prefill else { return Ok(None) };
+    fn step_prompt(
+        &mut self,
+        running: &mut Running<T, D>,
+        sink: &mut dyn FnMut(Event),
+    ) -> Result<Option<FinishReason>> {
+        let Some(prefill) = &mut running.prefill else {
+            return Ok(None);
+        };
         let seq = &mut running.sequence;
         let total = seq.prompt.len();
         let end = (prefill.done + prefill.chunk).min(total);
@@ -103,7 +115,11 @@ impl<T: TargetModel, D: DraftModel<T>> SpecEngine<T, D> {
             seq.absorb(self.parts.draft.as_ref(), rows, total, &mut notes);
             None
         } else {
-            let rule = RowRule { sampling: seq.sampling, position: total, occurred: &seq.occurred };
+            let rule = RowRule {
+                sampling: seq.sampling,
+                position: total,
+                occurred: &seq.occurred,
+            };
             let (rows, mut last) = self.parts.target.prefill_last(&mut seq.target, chunk)?;
             let verdict = last.choose(&rule)?;
             drop(last);
@@ -111,7 +127,10 @@ impl<T: TargetModel, D: DraftModel<T>> SpecEngine<T, D> {
             seq.absorb(self.parts.draft.as_ref(), rows, total, &mut notes);
             seq.stats.first_token = Some(Instant::now());
             running.prefill = None;
-            let first = verdict.rows.first().expect("invariant: a row chooses a token");
+            let first = verdict
+                .rows
+                .first()
+                .expect("invariant: a row chooses a token");
             round::first(seq, first.id)
         };
         self.parts.target.settle(&mut running.sequence.target)?;
@@ -120,7 +139,11 @@ impl<T: TargetModel, D: DraftModel<T>> SpecEngine<T, D> {
         Ok(finish)
     }
 
-    fn step_round(&mut self, seq: &mut Sequence<T, D>, sink: &mut dyn FnMut(Event)) -> Result<Option<FinishReason>> {
+    fn step_round(
+        &mut self,
+        seq: &mut Sequence<T, D>,
+        sink: &mut dyn FnMut(Event),
+    ) -> Result<Option<FinishReason>> {
         let round = round::run(&self.parts.target, self.parts.draft.as_ref(), seq)?;
         seq.stats.count(&round);
         sink(Event::Round(round));
@@ -128,7 +151,9 @@ impl<T: TargetModel, D: DraftModel<T>> SpecEngine<T, D> {
     }
 }
 
-impl<T: TargetModel + std::fmt::Debug, D: DraftModel<T> + std::fmt::Debug> Engine for SpecEngine<T, D> {
+impl<T: TargetModel + std::fmt::Debug, D: DraftModel<T> + std::fmt::Debug> Engine
+    for SpecEngine<T, D>
+{
     fn report(&self) -> &LoadReport {
         &self.parts.report
     }
@@ -148,7 +173,11 @@ impl<T: TargetModel + std::fmt::Debug, D: DraftModel<T> + std::fmt::Debug> Engin
             Some(draft) if inactive.is_none() => Some(draft.new_state()?),
             _ => None,
         };
-        let stream = self.parts.decoder.as_ref().map(|d| d.stream(request.show_special));
+        let stream = self
+            .parts
+            .decoder
+            .as_ref()
+            .map(|d| d.stream(request.show_special));
         let limit = request.token_limit(&bounds);
         let mut occurred = Occurred::default();
         request.prompt.iter().for_each(|id| occurred.insert(*id));
@@ -167,7 +196,16 @@ impl<T: TargetModel + std::fmt::Debug, D: DraftModel<T> + std::fmt::Debug> Engin
         };
         let id = RequestId(self.next);
         self.next += 1;
-        self.running.insert(id, Running { sequence, prefill: Some(Prefill { done: 0, chunk: request.prefill_chunk }) });
+        self.running.insert(
+            id,
+            Running {
+                sequence,
+                prefill: Some(Prefill {
+                    done: 0,
+                    chunk: request.prefill_chunk,
+                }),
+            },
+        );
         Ok(id)
     }
 
@@ -186,7 +224,11 @@ impl<T: TargetModel + std::fmt::Debug, D: DraftModel<T> + std::fmt::Debug> Engin
             sink(Event::Tokens { ids, text });
         }
         match finish {
-            Some(reason) => Ok(Step::Finished(Box::new(running.sequence.report(reason, &self.parts.target, self.parts.draft.as_ref())))),
+            Some(reason) => Ok(Step::Finished(Box::new(running.sequence.report(
+                reason,
+                &self.parts.target,
+                self.parts.draft.as_ref(),
+            )))),
             None => {
                 self.running.insert(id, running);
                 Ok(Step::Running)
@@ -198,7 +240,11 @@ impl<T: TargetModel + std::fmt::Debug, D: DraftModel<T> + std::fmt::Debug> Engin
         let running = self.running.remove(&id).ok_or_else(|| unknown(id))?;
         let mut sequence = running.sequence;
         sequence.output.end(FinishReason::Cancelled);
-        Ok(sequence.report(FinishReason::Cancelled, &self.parts.target, self.parts.draft.as_ref()))
+        Ok(sequence.report(
+            FinishReason::Cancelled,
+            &self.parts.target,
+            self.parts.draft.as_ref(),
+        ))
     }
 
     fn readbacks(&self) -> u64 {

@@ -46,13 +46,22 @@ pub trait TargetModel {
     ///
     /// # Errors
     /// As [`prefill`](Self::prefill).
-    fn prefill_last<'s>(&'s self, state: &'s mut Self::State, ids: &[u32]) -> Result<(Self::Context, Self::LastRow<'s>)>;
+    fn prefill_last<'s>(
+        &'s self,
+        state: &'s mut Self::State,
+        ids: &[u32],
+    ) -> Result<(Self::Context, Self::LastRow<'s>)>;
 
     /// Runs `[anchor, drafts…]` on the caches without committing it. Without a draft: a plain step of one row.
     ///
     /// # Errors
     /// The backend's. The state is as before the call.
-    fn verify<'s>(&'s self, state: &'s mut Self::State, anchor: u32, draft: Option<&Self::Draft>) -> Result<Self::Pending<'s>>;
+    fn verify<'s>(
+        &'s self,
+        state: &'s mut Self::State,
+        anchor: u32,
+        draft: Option<&Self::Draft>,
+    ) -> Result<Self::Pending<'s>>;
 
     /// Evaluates what is queued, so that a lazy backend's errors surface here.
     ///

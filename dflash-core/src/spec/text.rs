@@ -38,13 +38,29 @@ pub(super) struct Output {
 
 impl Debug for Output {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Output").field("tokens", &self.tokens.len()).field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("Output")
+            .field("tokens", &self.tokens.len())
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
     }
 }
 
 impl Output {
-    pub(super) fn new(stream: Option<Box<dyn TextStream>>, stop: Vec<String>, ends: Vec<u32>, limit: usize) -> Result<Self> {
-        Ok(Self { stream, stop: StopStrings::new(stop)?, ends, limit, tokens: Vec::new(), text: String::new(), told: (0, 0) })
+    pub(super) fn new(
+        stream: Option<Box<dyn TextStream>>,
+        stop: Vec<String>,
+        ends: Vec<u32>,
+        limit: usize,
+    ) -> Result<Self> {
+        Ok(Self {
+            stream,
+            stop: StopStrings::new(stop)?,
+            ends,
+            limit,
+            tokens: Vec::new(),
+            text: String::new(),
+            told: (0, 0),
+        })
     }
 
     /// Tokens still wanted.
@@ -94,7 +110,10 @@ impl Output {
 
     /// Tokens and text since the last call.
     pub(super) fn news(&mut self) -> (Vec<u32>, String) {
-        let news = (self.tokens[self.told.0..].to_vec(), self.text[self.told.1..].to_owned());
+        let news = (
+            self.tokens[self.told.0..].to_vec(),
+            self.text[self.told.1..].to_owned(),
+        );
         self.told = (self.tokens.len(), self.text.len());
         news
     }

@@ -8,18 +8,30 @@
 //! A special token's spelling inside a message stays text: only the template writes control tokens
 //! ([`Tokenizer::encode_chat`]). Raw prompts are the user's own business ([`Tokenizer::encode_raw`]).
 
+#[cfg(feature = "text")]
 mod chat;
+#[cfg(feature = "text")]
 mod config;
+#[cfg(feature = "text")]
 mod detokenizer;
+#[cfg(feature = "text")]
 mod guard;
+#[cfg(feature = "text")]
 mod prepare;
+#[cfg(feature = "text")]
 mod python;
 mod stop;
+#[cfg(feature = "text")]
 mod template;
+#[cfg(feature = "text")]
 mod tokenizer;
 
+#[cfg(feature = "text")]
 pub use chat::{EncodedChat, Message, Reasoning};
+#[cfg(feature = "text")]
 pub use detokenizer::Detokenizer;
 pub use stop::{StopOutcome, StopStrings};
+#[cfg(feature = "text")]
 pub use template::{ChatTemplate, Clock, TemplateOptions};
+#[cfg(feature = "text")]
 pub use tokenizer::Tokenizer;

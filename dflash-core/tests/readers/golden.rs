@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use dflash_core::checkpoint::{Checkpoint, Claims, WeightSource};
-use dflash_core::config::{
-    Architecture, DraftConfig, DraftKind, Mixer, RopeScaling, TargetConfig,
-};
+use dflash_core::config::{Architecture, DraftConfig, DraftKind, Mixer, RopeScaling, TargetConfig};
 use dflash_core::{Error, PairingCheck, Result};
 
 fn fixtures() -> PathBuf {
@@ -54,15 +52,11 @@ fn claim_target(config: &TargetConfig, claims: &mut Claims) -> Result<()> {
         if layer.mixer == Mixer::GatedDelta {
             let g = config.gated_delta.expect("hybrid");
             let value = g.value_heads * g.value_dim;
-            claims.weight(
-                &name("linear_attn.in_proj_qkv"),
-                g.conv_channels(),
-                hidden,
-            )?;
+            claims.weight(&name("linear_attn.in_proj_qkv"), g.conv_channels(), hidden)?;
             claims.weight(&name("linear_attn.in_proj_z"), value, hidden)?;
             claims.weight(&name("linear_attn.in_proj_a"), g.value_heads, hidden)?;
             claims.weight(&name("linear_attn.in_proj_b"), g.value_heads, hidden)?;
-            claims.conv(
+            claims.conv_kernel(
                 &name("linear_attn.conv1d.weight"),
                 g.conv_channels(),
                 g.conv_kernel,
@@ -104,7 +98,7 @@ fn claim_target(config: &TargetConfig, claims: &mut Claims) -> Result<()> {
         }
         let moe = config.moe.expect("sparse");
         claims.weight(&name("mlp.gate"), moe.experts, hidden)?;
-        let experts = claims.experts(&name("mlp"), &moe, hidden)?;
+        let experts = claims.experts(&name("mlp"), hidden, &moe)?;
         assert_eq!(
             [experts.gate.len(), experts.up.len(), experts.down.len()],
             [moe.experts; 3]
@@ -121,9 +115,10 @@ fn claim_target(config: &TargetConfig, claims: &mut Claims) -> Result<()> {
         }
     }
     claims.float("norm.weight", &[hidden])?;
-    claims
-        .head(config.tie_word_embeddings, config.vocab_size, hidden)
-        .map(drop)
+    if !claims.head_is_tied(config.tie_word_embeddings) {
+        claims.weight("lm_head", config.vocab_size, hidden)?;
+    }
+    Ok(())
 }
 
 fn claim_draft(config: &DraftConfig, claims: &mut Claims) -> Result<()> {
@@ -153,9 +148,13 @@ fn claim_draft(config: &DraftConfig, claims: &mut Claims) -> Result<()> {
         }
     }
     if let Some(d2) = config.dflash2 {
-        let codes = [config.vocab_size, d2.selector_rank];
-        claims.float("candidate_selector.predecessor_codebook", &codes)?;
-        claims.float("candidate_selector.successor_codebook", &codes)?;
+        for side in ["predecessor", "successor"] {
+            claims.codebook(
+                &format!("candidate_selector.{side}_codebook"),
+                config.vocab_size,
+                d2.selector_rank,
+            )?;
+        }
         claims.weight(
             "candidate_selector.hidden_projection",
             d2.selector_rank,
@@ -176,14 +175,12 @@ fn every_target_folder_is_claimed_completely() {
         let config =
             TargetConfig::read(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
         let checkpoint = Checkpoint::open(&folder).expect("checkpoint");
-        let mut claims = checkpoint
-            .claims(config.quantization.as_ref())
-            .expect("one nest");
+        let mut claims = checkpoint.claims_for(&config).expect("one nest");
         claim_target(&config, &mut claims).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
         let raw = !folder.ends_with("mlx-4bit") && !folder.ends_with("mlx-8bit");
         let hybrid = config.architecture.is_hybrid();
         assert_eq!(
-            claims.norms_are_offsets().expect("one layout"),
+            claims.norms_are_offsets(),
             raw && hybrid,
             "{}",
             folder.display()
@@ -218,9 +215,7 @@ fn every_draft_folder_is_claimed_completely() {
         let second = name.starts_with("d2");
         assert_eq!(config.kind == DraftKind::DFlash2, second);
         assert_eq!(checkpoint.has_dflash2_tensors(), second);
-        let mut claims = checkpoint
-            .draft_claims(config.quantization.as_ref())
-            .expect("one nest");
+        let mut claims = checkpoint.claims_for_draft(&config).expect("one nest");
         claim_draft(&config, &mut claims).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
         assert!(claims.finish().expect("complete").is_empty());
         assert!(config.notes.is_empty(), "{name}: {:?}", config.notes);
@@ -275,7 +270,8 @@ fn facts_of_the_families() {
         Some(Some(48))
     );
 
-    let nano = TargetConfig::read(&fixtures().join("nano/target")).unwrap_or_else(|e| panic!("{e}"));
+    let nano =
+        TargetConfig::read(&fixtures().join("nano/target")).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(
         nano.eos_token_ids,
         [2, 0],
@@ -291,10 +287,10 @@ fn fused_and_separate_experts_agree() {
         let folder = family.join(folder);
         let config = TargetConfig::read(&folder).expect("config");
         let checkpoint = Checkpoint::open(&folder).expect("checkpoint");
-        let mut claims = checkpoint.claims(None).expect("one nest");
+        let mut claims = checkpoint.claims_for(&config).expect("one nest");
         let moe = config.moe.expect("sparse");
         let experts = claims
-            .experts("layers.2.mlp", &moe, config.hidden_size)
+            .experts("layers.2.mlp", config.hidden_size, &moe)
             .expect("experts");
         let bytes = |weights: &[WeightSource]| -> Vec<Vec<u8>> {
             weights

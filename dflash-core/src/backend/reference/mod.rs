@@ -12,6 +12,7 @@
 
 mod attention;
 mod delta;
+mod factory;
 mod kv;
 mod layers;
 mod tensor;
@@ -22,6 +23,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 pub use attention::RefRope;
+pub use factory::{ReferenceFactory, factory};
 pub use kv::RefKv;
 pub use tensor::RefTensor;
 pub use weight::{RefExperts, RefWeight};

@@ -1,0 +1,4 @@
+//! What tests of this crate, of backend crates and of third parties share.
+
+pub mod golden;
+pub mod record;
