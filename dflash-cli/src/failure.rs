@@ -23,12 +23,6 @@ impl Failure {
     pub(crate) fn work(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { code, message: message.into(), hint: Some(hint.into()), exit: WORK }
     }
-
-    /// Adds advice where the error had none.
-    pub(crate) fn or_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint.get_or_insert_with(|| hint.into());
-        self
-    }
 }
 
 impl From<Error> for Failure {

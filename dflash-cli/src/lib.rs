@@ -44,6 +44,6 @@ pub use dflash_core::spec::{
 pub use dflash_core::{DType, Error, PairingCheck, Result, text};
 
 pub use handle::{EngineHandle, EngineInfo, Stream};
-pub use load::{BackendChoice, LoadOptions, load};
+pub use load::{BackendChoice, LoadOptions, load, model_info};
 pub use pick::{BUILD_FEATURES, factories, pick};
 pub use reference::resolve;

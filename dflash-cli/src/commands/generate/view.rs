@@ -81,7 +81,7 @@ impl View {
             self.note(note);
         }
         if self.json {
-            let document = serde_json::to_string_pretty(&Document::new(report, loaded, &self.notes)).map_err(|error| {
+            let document = serde_json::to_string(&Document::new(report, loaded, &self.notes)).map_err(|error| {
                 Failure::work("E-JSON", format!("the report cannot be written as JSON: {error}"), "leave out `--json`")
             })?;
             self.text.write(&document)?;
