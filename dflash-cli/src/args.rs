@@ -6,7 +6,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Faster local text generation with the same text: DFlash speculative decoding.
 #[derive(Debug, Parser)]
-#[command(name = "dflash", version, arg_required_else_help = true, max_term_width = 110)]
+#[command(
+    name = "dflash",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 110
+)]
 pub(crate) struct CommandLine {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -15,14 +20,16 @@ pub(crate) struct CommandLine {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Generate text from a prompt
-    Generate(GenerateArgs),
+    Generate(Box<GenerateArgs>),
     /// Show what a model is made of, what it needs and what runs it
     Inspect(InspectArgs),
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes: 0 done (also after Ctrl-C, with the text so far), 1 files or work are wrong, \
-                        2 the command line or the machine is wrong.")]
+#[command(
+    after_help = "Exit codes: 0 done (also after Ctrl-C, with the text so far), 1 files or work are wrong, \
+                        2 the command line or the machine is wrong."
+)]
 pub(crate) struct GenerateArgs {
     /// The prompt; `-` reads it from standard input, without the newline at its end
     pub(crate) prompt: Option<String>,
@@ -86,19 +93,39 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 2048)]
     pub(crate) max_tokens: usize,
     /// Divides the logits; 0 always takes the best token
-    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     pub(crate) temperature: f32,
     /// Keep the smallest set of tokens with this probability
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 1.0,
+        allow_negative_numbers = true
+    )]
     pub(crate) top_p: f32,
     /// Keep this many tokens; 0 keeps all
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(crate) top_k: usize,
     /// Keep tokens with at least this part of the best one's probability
-    #[arg(long, value_name = "M", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "M",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     pub(crate) min_p: f32,
     /// Makes tokens that occurred less likely, above 1
-    #[arg(long, value_name = "R", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "R",
+        default_value_t = 1.0,
+        allow_negative_numbers = true
+    )]
     pub(crate) repetition_penalty: f32,
     /// Key of the noise: the same seed gives the same text, with and without a draft
     #[arg(long, value_name = "S", default_value_t = 0)]
@@ -113,7 +140,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     pub(crate) block_size: Option<usize>,
     /// Whether block sizes follow the measured acceptance; `off`: always the full block
-    #[arg(long, value_enum, default_value_t = Switch::Off)]
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = Switch::Off)]
     pub(crate) adaptive: Switch,
     /// Longest sequence, prompt included [default: the model's]
     #[arg(long, value_name = "N")]

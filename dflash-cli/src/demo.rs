@@ -51,7 +51,9 @@ pub static D2: EmbeddedModel = EmbeddedModel {
 
 /// The embedded model of a name: `demo`, `demo:d1` or `demo:d2`.
 pub fn find(name: &str) -> Option<&'static EmbeddedModel> {
-    [&TARGET, &D1, &D2].into_iter().find(|model| model.name == name)
+    [&TARGET, &D1, &D2]
+        .into_iter()
+        .find(|model| model.name == name)
 }
 
 #[cfg(test)]

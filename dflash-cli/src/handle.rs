@@ -52,7 +52,9 @@ struct Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("info", &self.info).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("info", &self.info)
+            .finish_non_exhaustive()
     }
 }
 
@@ -73,21 +75,46 @@ impl EngineHandle {
         let (commands, inbox) = channel();
         let (ready, loaded) = channel();
         let main = move || {
-            let Loaded { engine, tokenizer, generation, .. } = match loader() {
+            let Loaded {
+                engine,
+                tokenizer,
+                generation,
+                ..
+            } = match loader() {
                 Ok(loaded) => loaded,
                 Err(error) => return drop(ready.send(Err(error))),
             };
-            let info = EngineInfo { report: engine.report().clone(), tokenizer, generation };
+            let info = EngineInfo {
+                report: engine.report().clone(),
+                tokenizer,
+                generation,
+            };
             if ready.send(Ok(info)).is_ok() {
                 drop(ready);
                 Worker::new(engine).run(&inbox);
             }
         };
-        let unavailable = |reason: String| Error::Unavailable { what: "the model thread".into(), reason, hint: None };
-        let thread = std::thread::Builder::new().name("dflash-model".into()).spawn(main).map_err(|e| unavailable(e.to_string()))?;
-        let info = loaded.recv().map_err(|_| unavailable("it ended while loading".into()))??;
-        let shared = Shared { info, tickets: AtomicU64::new(0), commands: Some(commands), thread: Some(thread) };
-        Ok(Self { shared: Arc::new(shared) })
+        let unavailable = |reason: String| Error::Unavailable {
+            what: "the model thread".into(),
+            reason,
+            hint: None,
+        };
+        let thread = std::thread::Builder::new()
+            .name("dflash-model".into())
+            .spawn(main)
+            .map_err(|e| unavailable(e.to_string()))?;
+        let info = loaded
+            .recv()
+            .map_err(|_| unavailable("it ended while loading".into()))??;
+        let shared = Shared {
+            info,
+            tickets: AtomicU64::new(0),
+            commands: Some(commands),
+            thread: Some(thread),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
     }
 
     /// What was loaded.
@@ -99,8 +126,17 @@ impl EngineHandle {
     pub fn generate(&self, request: Request) -> Stream {
         let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
         let (sink, outputs) = sync_channel(AHEAD);
-        self.shared.send(Command::Start { ticket, request: Box::new(request), sink });
-        Stream { shared: Arc::clone(&self.shared), ticket, outputs, over: false }
+        self.shared.send(Command::Start {
+            ticket,
+            request: Box::new(request),
+            sink,
+        });
+        Stream {
+            shared: Arc::clone(&self.shared),
+            ticket,
+            outputs,
+            over: false,
+        }
     }
 }
 
@@ -135,7 +171,9 @@ pub struct Stream {
 impl Stream {
     /// Ends the request within a round; its report comes through the iterator, with finish reason `cancelled`.
     pub fn cancel(&self) {
-        self.shared.send(Command::Cancel { ticket: self.ticket });
+        self.shared.send(Command::Cancel {
+            ticket: self.ticket,
+        });
     }
 }
 
@@ -148,7 +186,11 @@ impl Iterator for Stream {
         }
         let output = self.outputs.recv().unwrap_or_else(|_| {
             let reason = "its thread ended unexpectedly".into();
-            Err(Error::Unavailable { what: "the engine".into(), reason, hint: None })
+            Err(Error::Unavailable {
+                what: "the engine".into(),
+                reason,
+                hint: None,
+            })
         });
         // There is room now, which the worker may be waiting for.
         self.shared.send(Command::Room);
@@ -160,7 +202,9 @@ impl Iterator for Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if !self.over {
-            self.shared.send(Command::Drop { ticket: self.ticket });
+            self.shared.send(Command::Drop {
+                ticket: self.ticket,
+            });
         }
     }
 }

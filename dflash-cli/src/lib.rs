@@ -37,9 +37,12 @@ mod reference;
 
 pub use dflash_core::backend::factory::{BackendFactory, DeviceClass, DeviceInfo, Support};
 pub use dflash_core::config::GenerationConfig;
-pub use dflash_core::load::{DraftSummary, EmbeddedModel, LoadReport, LoadRequest, Loaded, ModelSource};
+pub use dflash_core::load::{
+    DraftSummary, EmbeddedModel, LoadReport, LoadRequest, Loaded, ModelSource,
+};
 pub use dflash_core::spec::{
-    Engine, Event, FinishReason, Generation, Output, Report, Request, RequestId, Round, RoundTimes, Sampling, Step, stream_generate,
+    Engine, Event, FinishReason, Generation, Output, Report, Request, RequestId, Round, RoundTimes,
+    Sampling, Step, stream_generate,
 };
 pub use dflash_core::{DType, Error, PairingCheck, Result, text};
 

@@ -42,7 +42,15 @@ pub struct LoadOptions {
 impl LoadOptions {
     /// A target alone, with every choice left to the program.
     pub fn new(model: ModelSource) -> Self {
-        Self { model, draft: None, backend: BackendChoice::Auto, device: None, dtype: None, threads: None, draft_window: None }
+        Self {
+            model,
+            draft: None,
+            backend: BackendChoice::Auto,
+            device: None,
+            dtype: None,
+            threads: None,
+            draft_window: None,
+        }
     }
 }
 

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         Err(error) => return refuse(&error, messages),
     };
     let done = match line.command {
-        Command::Generate(args) => commands::generate::run(args, messages),
+        Command::Generate(args) => commands::generate::run(*args, messages),
         Command::Inspect(args) => commands::inspect::run(&args),
     };
     match done {
@@ -39,7 +39,9 @@ fn report(failure: &Failure, messages: Messages) -> ExitCode {
 /// Help and version go to standard output, errors of the command line are printed like all others.
 fn refuse(error: &clap::Error, messages: Messages) -> ExitCode {
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+        ErrorKind::DisplayHelp
+        | ErrorKind::DisplayVersion
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             // A closed stream is nothing to complain about.
             let _ = error.print();
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(failure::USAGE))

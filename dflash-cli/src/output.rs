@@ -25,14 +25,23 @@ pub(crate) enum Reader {
 
 impl Text {
     pub(crate) fn new() -> Self {
-        Self { out: io::stdout(), open_line: false }
+        Self {
+            out: io::stdout(),
+            open_line: false,
+        }
     }
 
     /// Writes and flushes, so that text appears as it comes.
     pub(crate) fn write(&mut self, text: &str) -> Result<Reader, Failure> {
-        let Some(last) = text.chars().last() else { return Ok(Reader::There) };
+        let Some(last) = text.chars().last() else {
+            return Ok(Reader::There);
+        };
         self.open_line = last != '\n';
-        match self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()) {
+        match self
+            .out
+            .write_all(text.as_bytes())
+            .and_then(|()| self.out.flush())
+        {
             Ok(()) => Ok(Reader::There),
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
             Err(error) => {
@@ -44,7 +53,11 @@ impl Text {
 
     /// Ends the last line, if it is open.
     pub(crate) fn end_line(&mut self) -> Result<Reader, Failure> {
-        if self.open_line { self.write("\n") } else { Ok(Reader::There) }
+        if self.open_line {
+            self.write("\n")
+        } else {
+            Ok(Reader::There)
+        }
     }
 }
 
@@ -59,12 +72,19 @@ impl Messages {
     pub(crate) fn new() -> Self {
         let terminal = io::stderr().is_terminal();
         let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-        Self { colour: terminal && !refused, terminal }
+        Self {
+            colour: terminal && !refused,
+            terminal,
+        }
     }
 
     /// `error[CODE]: message`, and the advice on a line of its own.
     pub(crate) fn failure(self, failure: &Failure) {
-        self.line(&format!("{}: {}", self.paint("1;31", &format!("error[{}]", failure.code)), failure.message));
+        self.line(&format!(
+            "{}: {}",
+            self.paint("1;31", &format!("error[{}]", failure.code)),
+            failure.message
+        ));
         if let Some(hint) = &failure.hint {
             self.line(&format!("{}: {hint}", self.paint("1;36", "hint")));
         }
@@ -83,13 +103,18 @@ impl Messages {
         if !self.terminal {
             return None;
         }
-        let style = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} tokens, {eta} left").ok()?;
+        let style =
+            ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} tokens, {eta} left").ok()?;
         let bar = ProgressBar::new(total as u64).with_style(style);
         bar.set_message(what);
         Some(bar)
     }
 
     fn paint(self, style: &str, text: &str) -> String {
-        if self.colour { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.colour {
+            format!("\x1b[{style}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
     }
 }

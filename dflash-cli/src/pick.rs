@@ -65,10 +65,17 @@ fn automatic<'f>(
     device: Option<DeviceClass>,
     model: &ModelInfo,
 ) -> Result<(&'f dyn BackendFactory, String)> {
-    let usable: Vec<_> = factories.iter().map(AsRef::as_ref).filter(|f| has_device(*f, device).is_ok()).collect();
+    let usable: Vec<_> = factories
+        .iter()
+        .map(AsRef::as_ref)
+        .filter(|f| has_device(*f, device).is_ok())
+        .collect();
     if usable.is_empty() {
         return Err(Error::Unavailable {
-            what: format!("a backend for the device `{}`", device.map_or("any", class_name)),
+            what: format!(
+                "a backend for the device `{}`",
+                device.map_or("any", class_name)
+            ),
             reason: format!("none of those built in has it ({})", device_list(factories)),
             hint: Some(missing_features(factories)),
         });
@@ -77,13 +84,22 @@ fn automatic<'f>(
     let mut passed_over = Vec::new();
     for (factory, answer) in &answers {
         match answer {
-            Support::Native => return Ok((*factory, reason("the first that runs this model as it is", &passed_over))),
-            Support::Converted(how) => passed_over.push(format!("{} would convert it: {how}", factory.name())),
+            Support::Native => {
+                return Ok((
+                    *factory,
+                    reason("the first that runs this model as it is", &passed_over),
+                ));
+            }
+            Support::Converted(how) => {
+                passed_over.push(format!("{} would convert it: {how}", factory.name()))
+            }
             Support::Refused(why) => passed_over.push(format!("{}: {why}", factory.name())),
         }
     }
     let converted = answers.iter().find_map(|(factory, answer)| match answer {
-        Support::Converted(how) => Some((*factory, format!("the first that runs this model; {how}"))),
+        Support::Converted(how) => {
+            Some((*factory, format!("the first that runs this model; {how}")))
+        }
         _ => None,
     });
     converted.ok_or_else(|| {
@@ -94,7 +110,11 @@ fn automatic<'f>(
 }
 
 fn reason(main: &str, passed_over: &[String]) -> String {
-    if passed_over.is_empty() { main.into() } else { format!("{main} ({})", passed_over.join("; ")) }
+    if passed_over.is_empty() {
+        main.into()
+    } else {
+        format!("{main} ({})", passed_over.join("; "))
+    }
 }
 
 /// Whether a backend has a device of the wanted class, or any.
@@ -103,13 +123,25 @@ fn has_device(factory: &dyn BackendFactory, wanted: Option<DeviceClass>) -> Resu
     if devices.iter().any(|d| wanted.is_none_or(|w| w == d.class)) {
         return Ok(());
     }
-    let names = devices.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", ");
-    let what = wanted.map_or_else(|| format!("backend `{}`", factory.name()), |w| format!("device `{}`", class_name(w)));
+    let names = devices
+        .iter()
+        .map(|d| d.name.as_str())
+        .collect::<Vec<_>>()
+        .join(", ");
+    let what = wanted.map_or_else(
+        || format!("backend `{}`", factory.name()),
+        |w| format!("device `{}`", class_name(w)),
+    );
     let reason = match devices.len() {
-        0 => format!("the backend `{}` is built in but has no usable device here", factory.name()),
+        0 => format!(
+            "the backend `{}` is built in but has no usable device here",
+            factory.name()
+        ),
         _ => format!("the backend `{}` runs here on: {names}", factory.name()),
     };
-    let hint = (wanted == Some(DeviceClass::Gpu)).then(|| "GPUs come with the features `candle-metal` (Apple) and `candle-cuda` (NVIDIA)".into());
+    let hint = (wanted == Some(DeviceClass::Gpu)).then(|| {
+        "GPUs come with the features `candle-metal` (Apple) and `candle-cuda` (NVIDIA)".into()
+    });
     Err(Error::Unavailable { what, reason, hint })
 }
 
@@ -122,18 +154,36 @@ const fn class_name(class: DeviceClass) -> &'static str {
 }
 
 fn names(factories: &[Box<dyn BackendFactory>]) -> String {
-    factories.iter().map(|f| f.name()).collect::<Vec<_>>().join(", ")
+    factories
+        .iter()
+        .map(|f| f.name())
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn device_list(factories: &[Box<dyn BackendFactory>]) -> String {
-    let of = |f: &dyn BackendFactory| f.devices().iter().map(|d| d.name.clone()).collect::<Vec<_>>().join(" and ");
-    factories.iter().map(|f| format!("{}: {}", f.name(), of(f.as_ref()))).collect::<Vec<_>>().join(", ")
+    let of = |f: &dyn BackendFactory| {
+        f.devices()
+            .iter()
+            .map(|d| d.name.clone())
+            .collect::<Vec<_>>()
+            .join(" and ")
+    };
+    factories
+        .iter()
+        .map(|f| format!("{}: {}", f.name(), of(f.as_ref())))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Says which features bring the backends that this build lacks.
 fn missing_features(factories: &[Box<dyn BackendFactory>]) -> String {
-    let absent = BUILD_FEATURES.iter().filter(|(name, _)| !factories.iter().any(|f| f.name() == *name));
-    let lines: Vec<_> = absent.map(|(name, feature)| format!("the feature `{feature}` brings the backend `{name}`")).collect();
+    let absent = BUILD_FEATURES
+        .iter()
+        .filter(|(name, _)| !factories.iter().any(|f| f.name() == *name));
+    let lines: Vec<_> = absent
+        .map(|(name, feature)| format!("the feature `{feature}` brings the backend `{name}`"))
+        .collect();
     match lines.is_empty() {
         true => "this build has every backend of this version; GPUs come with the features `candle-metal` (Apple) and `candle-cuda` (NVIDIA)".into(),
         false => lines.join("; "),

@@ -4,7 +4,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use dflash::text::Reasoning;
-use dflash::{BackendChoice, DType, DeviceClass, Error, LoadOptions, ModelSource, Request, Result, Sampling, resolve};
+use dflash::{
+    BackendChoice, DType, DeviceClass, Error, LoadOptions, ModelSource, Request, Result, Sampling,
+    resolve,
+};
 
 use crate::args::{Device, Format, GenerateArgs, ModelArgs, RunArgs, Switch};
 
@@ -31,7 +34,12 @@ pub(crate) enum Prompt {
     /// Encoded as it is.
     Raw(String),
     /// A question in the model's chat format.
-    Chat { text: String, system: Option<String>, reasoning: Option<Reasoning>, template: Option<String> },
+    Chat {
+        text: String,
+        system: Option<String>,
+        reasoning: Option<Reasoning>,
+        template: Option<String>,
+    },
 }
 
 impl GenerateSettings {
@@ -42,18 +50,44 @@ impl GenerateSettings {
         let load = load_options(&args.model, &mut notes)?;
         if args.model.require_draft && load.draft.is_none() {
             let reason = "plain decoding was asked for, or no draft was given";
-            return Err(Error::request("require-draft", reason).with_hint("give the draft with `--draft REF`"));
+            return Err(Error::request("require-draft", reason)
+                .with_hint("give the draft with `--draft REF`"));
         }
         if args.model.require_draft && request.block_size == Some(1) {
-            return Err(Error::request("require-draft", "blocks of one row decode plainly").with_hint("use `--block-size 2` or more"));
+            return Err(
+                Error::request("require-draft", "blocks of one row decode plainly")
+                    .with_hint("use `--block-size 2` or more"),
+            );
         }
         if load.draft.is_none() {
-            let idle = [("--draft-window", load.draft_window.is_some()), ("--block-size", request.block_size.is_some())];
-            notes.extend(idle.iter().filter(|(_, given)| *given).map(|(name, _)| format!("`{name}` has no effect without a draft")));
+            let idle = [
+                ("--draft-window", load.draft_window.is_some()),
+                ("--block-size", request.block_size.is_some()),
+            ];
+            notes.extend(
+                idle.iter()
+                    .filter(|(_, given)| *given)
+                    .map(|(name, _)| format!("`{name}` has no effect without a draft")),
+            );
         }
-        let (require_draft, ignore_eos, json, verbose) = (args.model.require_draft, args.run.ignore_eos, args.json, args.run.verbose);
+        let (require_draft, ignore_eos, json, verbose) = (
+            args.model.require_draft,
+            args.run.ignore_eos,
+            args.json,
+            args.run.verbose,
+        );
         let trace = args.run.trace.clone();
-        Ok(Self { load, require_draft, prompt: prompt(args)?, request, ignore_eos, trace, json, verbose, notes })
+        Ok(Self {
+            load,
+            require_draft,
+            prompt: prompt(args)?,
+            request,
+            ignore_eos,
+            trace,
+            json,
+            verbose,
+            notes,
+        })
     }
 }
 
@@ -72,13 +106,19 @@ fn load_options(args: &ModelArgs, notes: &mut Vec<String>) -> Result<LoadOptions
         None => default_draft(&model),
     };
     if draft.is_none() && args.draft.is_none() {
-        notes.push("no draft was given, so this is plain decoding; `--draft REF` makes it faster".into());
+        notes.push(
+            "no draft was given, so this is plain decoding; `--draft REF` makes it faster".into(),
+        );
     }
     if args.draft_window.is_some_and(|n| n < 2) {
-        return Err(Error::request("draft-window", "expected at least 2").with_hint("N keeps the newest N-1 rows"));
+        return Err(Error::request("draft-window", "expected at least 2")
+            .with_hint("N keeps the newest N-1 rows"));
     }
     if args.threads == Some(0) {
-        return Err(Error::request("threads", "0 is out of range, expected at least 1"));
+        return Err(Error::request(
+            "threads",
+            "0 is out of range, expected at least 1",
+        ));
     }
     let backend = match args.backend.as_str() {
         "auto" => BackendChoice::Auto,
@@ -95,7 +135,15 @@ fn load_options(args: &ModelArgs, notes: &mut Vec<String>) -> Result<LoadOptions
         Format::Bf16 => Some(DType::Bf16),
         Format::F16 => Some(DType::F16),
     };
-    Ok(LoadOptions { model, draft, backend, device, dtype, threads: args.threads, draft_window: args.draft_window })
+    Ok(LoadOptions {
+        model,
+        draft,
+        backend,
+        device,
+        dtype,
+        threads: args.threads,
+        draft_window: args.draft_window,
+    })
 }
 
 #[cfg(feature = "demo")]
@@ -106,12 +154,17 @@ fn default_model() -> Result<ModelSource> {
 #[cfg(not(feature = "demo"))]
 fn default_model() -> Result<ModelSource> {
     let hint = "give the model's folder with `--model REF`, or build with the feature `demo`";
-    Err(Error::request("model", "none was given, and this build has no demonstration model").with_hint(hint))
+    Err(Error::request(
+        "model",
+        "none was given, and this build has no demonstration model",
+    )
+    .with_hint(hint))
 }
 
 #[cfg(feature = "demo")]
 fn demo_note(model: &ModelSource) -> Option<String> {
-    let demo = matches!(model, ModelSource::Embedded(model) if model.name == dflash::demo::TARGET.name);
+    let demo =
+        matches!(model, ModelSource::Embedded(model) if model.name == dflash::demo::TARGET.name);
     demo.then(|| format!("{}; `--model REF` runs another", dflash::demo::NOTE))
 }
 
@@ -122,7 +175,8 @@ fn demo_note(_model: &ModelSource) -> Option<String> {
 
 #[cfg(feature = "demo")]
 fn default_draft(model: &ModelSource) -> Option<ModelSource> {
-    let demo = matches!(model, ModelSource::Embedded(model) if model.name == dflash::demo::TARGET.name);
+    let demo =
+        matches!(model, ModelSource::Embedded(model) if model.name == dflash::demo::TARGET.name);
     demo.then_some(ModelSource::Embedded(&dflash::demo::D2))
 }
 
@@ -150,12 +204,16 @@ fn request(args: &RunArgs) -> Result<Request> {
     ];
     for (option, value) in counts {
         if value == Some(0) {
-            return Err(Error::request(option, "0 is out of range, expected at least 1"));
+            return Err(Error::request(
+                option,
+                "0 is out of range, expected at least 1",
+            ));
         }
     }
     if args.adaptive == Switch::On {
         let reason = "`on` is not part of this version, expected `off`";
-        return Err(Error::request("adaptive", reason).with_hint("`--block-size N` sets a smaller block by hand"));
+        return Err(Error::request("adaptive", reason)
+            .with_hint("`--block-size N` sets a smaller block by hand"));
     }
     if args.stop.iter().any(String::is_empty) {
         return Err(Error::request("stop", "an empty text would stop at once"));
@@ -181,32 +239,56 @@ fn prompt(args: GenerateArgs) -> Result<Prompt> {
         Some("-") => standard_input()?,
         Some(text) => text.to_owned(),
         None => {
-            let hint = "give it as an argument, as `-` for standard input, or as ids with `--prompt-ids`";
+            let hint =
+                "give it as an argument, as `-` for standard input, or as ids with `--prompt-ids`";
             return Err(Error::request("prompt", "there is none").with_hint(hint));
         }
     };
     if text.is_empty() {
-        return Err(Error::request("prompt", "it is empty, expected at least one character"));
+        return Err(Error::request(
+            "prompt",
+            "it is empty, expected at least one character",
+        ));
     }
     if args.raw {
         return Ok(Prompt::Raw(text));
     }
-    Ok(Prompt::Chat { text, system: args.system, reasoning, template })
+    Ok(Prompt::Chat {
+        text,
+        system: args.system,
+        reasoning,
+        template,
+    })
 }
 
 fn token_ids(list: &str) -> Result<Vec<u32>> {
     if list.trim().is_empty() {
-        return Err(Error::request("prompt-ids", "the list is empty, expected at least one id"));
+        return Err(Error::request(
+            "prompt-ids",
+            "the list is empty, expected at least one id",
+        ));
     }
     let id = |text: &str| {
-        let reason = || format!("`{}` is not a token id, expected whole numbers separated by commas", text.trim());
-        text.trim().parse().map_err(|_| Error::request("prompt-ids", reason()))
+        let reason = || {
+            format!(
+                "`{}` is not a token id, expected whole numbers separated by commas",
+                text.trim()
+            )
+        };
+        text.trim()
+            .parse()
+            .map_err(|_| Error::request("prompt-ids", reason()))
     };
     list.split(',').map(id).collect()
 }
 
 fn template(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|error| Error::request("chat-template", format!("cannot read `{}`: {error}", path.display())))
+    std::fs::read_to_string(path).map_err(|error| {
+        Error::request(
+            "chat-template",
+            format!("cannot read `{}`: {error}", path.display()),
+        )
+    })
 }
 
 /// All of standard input, without the newline that `echo` and editors put at its end.
@@ -214,7 +296,8 @@ fn standard_input() -> Result<String> {
     let mut bytes = Vec::new();
     let read = std::io::stdin().lock().read_to_end(&mut bytes);
     read.map_err(|error| Error::request("prompt", format!("cannot read standard input: {error}")))?;
-    let mut text = String::from_utf8(bytes).map_err(|_| Error::request("prompt", "standard input is not UTF-8 text"))?;
+    let mut text = String::from_utf8(bytes)
+        .map_err(|_| Error::request("prompt", "standard input is not UTF-8 text"))?;
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {

@@ -1,13 +1,12 @@
 //! The engine on its own thread: turns, slow readers, cancelling, endings.
 
-#![allow(clippy::expect_used, reason = "tests")]
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dflash::{
-    BackendChoice, Engine, EngineHandle, Error, Event, FinishReason, LoadOptions, LoadReport, Loaded, ModelSource, Output, Report, Request,
-    RequestId, Result, Step, Stream, demo, load, stream_generate,
+    BackendChoice, Engine, EngineHandle, Error, Event, FinishReason, LoadOptions, LoadReport,
+    Loaded, ModelSource, Output, Report, Request, RequestId, Result, Step, Stream, demo, load,
+    stream_generate,
 };
 
 fn options() -> LoadOptions {
@@ -20,7 +19,11 @@ fn options() -> LoadOptions {
 /// A question of the demonstration model's kind, as ids.
 fn request(max_tokens: usize, first: u32) -> Request {
     let prompt = vec![1, 286, 202, first, 265, 637, 639, 418, 2, 202, 1, 285, 202];
-    Request { prompt, max_tokens, ..Request::default() }
+    Request {
+        prompt,
+        max_tokens,
+        ..Request::default()
+    }
 }
 
 /// What an engine of its own makes of a request.
@@ -97,15 +100,30 @@ fn logged(panics: bool) -> (EngineHandle, Arc<Log>) {
     let inner = Arc::clone(&log);
     let loader = move || {
         let loaded = load(&options())?;
-        let engine = Logged { engine: loaded.engine, log: inner, panics };
-        Ok(Loaded { engine: Box::new(engine), ..loaded })
+        let engine = Logged {
+            engine: loaded.engine,
+            log: inner,
+            panics,
+        };
+        Ok(Loaded {
+            engine: Box::new(engine),
+            ..loaded
+        })
     };
-    (EngineHandle::spawn(loader).expect("the demonstration pair"), log)
+    (
+        EngineHandle::spawn(loader).expect("the demonstration pair"),
+        log,
+    )
 }
 
 /// Reads until the first tokens have come.
 fn wait_for_tokens(stream: &mut Stream) {
-    let tokens = |output: Result<Output>| matches!(output.expect("no error"), Output::Event(Event::Tokens { .. }));
+    let tokens = |output: Result<Output>| {
+        matches!(
+            output.expect("no error"),
+            Output::Event(Event::Tokens { .. })
+        )
+    };
     assert!(stream.any(tokens));
 }
 
@@ -121,23 +139,42 @@ fn two_requests_take_turns_and_equal_separate_runs() {
     });
     for (found, request) in reports.iter().zip(requests) {
         let expected = alone(request);
-        assert_eq!((&found.tokens, &found.text), (&expected.tokens, &expected.text));
+        assert_eq!(
+            (&found.tokens, &found.text),
+            (&expected.tokens, &expected.text)
+        );
         assert_eq!(found.acceptance_lengths, expected.acceptance_lengths);
         assert!(found.drafted > 0);
     }
     let steps = log.steps.lock().expect("the log");
-    let (first, second) = (steps[0], *steps.iter().find(|id| **id != steps[0]).expect("a second request"));
-    let start = steps.iter().position(|id| *id == second).expect("its first step");
-    let end = [first, second].map(|id| steps.iter().rposition(|s| *s == id).expect("its last step"));
+    let (first, second) = (
+        steps[0],
+        *steps
+            .iter()
+            .find(|id| **id != steps[0])
+            .expect("a second request"),
+    );
+    let start = steps
+        .iter()
+        .position(|id| *id == second)
+        .expect("its first step");
+    let end =
+        [first, second].map(|id| steps.iter().rposition(|s| *s == id).expect("its last step"));
     let shared = &steps[start..=end[0].min(end[1])];
     assert!(shared.len() > 6, "{steps:?}");
-    assert!(shared.windows(2).all(|pair| pair[0] != pair[1]), "{steps:?}");
+    assert!(
+        shared.windows(2).all(|pair| pair[0] != pair[1]),
+        "{steps:?}"
+    );
 }
 
 #[test]
 fn a_reader_that_lags_delays_nobody() {
     let (handle, _) = logged(false);
-    let slow_request = Request { draft: false, ..request(300, 433) };
+    let slow_request = Request {
+        draft: false,
+        ..request(300, 433)
+    };
     let slow = handle.generate(slow_request.clone());
     let quick = report(handle.generate(request(20, 86))).expect("a report");
     assert_eq!(quick.tokens, alone(request(20, 86)).tokens);
@@ -148,21 +185,33 @@ fn a_reader_that_lags_delays_nobody() {
 #[test]
 fn a_dropped_receiver_cancels() {
     let (handle, log) = logged(false);
-    let mut stream = handle.generate(Request { draft: false, ..request(4000, 433) });
+    let mut stream = handle.generate(Request {
+        draft: false,
+        ..request(4000, 433)
+    });
     wait_for_tokens(&mut stream);
     drop(stream);
     let next = report(handle.generate(request(20, 86))).expect("a report");
     assert_eq!(next.tokens, alone(request(20, 86)).tokens);
     let cancelled = log.cancelled.lock().expect("the log").clone();
     assert_eq!(cancelled.len(), 1);
-    let steps = log.steps.lock().expect("the log").iter().filter(|id| **id == cancelled[0]).count();
+    let steps = log
+        .steps
+        .lock()
+        .expect("the log")
+        .iter()
+        .filter(|id| **id == cancelled[0])
+        .count();
     assert!(steps < 1000, "{steps} steps");
 }
 
 #[test]
 fn a_cancelled_request_reports_what_there_is() {
     let handle = EngineHandle::load(options()).expect("the demonstration pair");
-    let mut stream = handle.generate(Request { draft: false, ..request(4000, 433) });
+    let mut stream = handle.generate(Request {
+        draft: false,
+        ..request(4000, 433)
+    });
     wait_for_tokens(&mut stream);
     stream.cancel();
     let report = report(&mut stream).expect("a report");
@@ -175,7 +224,13 @@ fn a_cancelled_request_reports_what_there_is() {
 fn a_bad_request_is_an_error_and_nothing_else() {
     let handle = EngineHandle::load(options()).expect("the demonstration pair");
     let mut stream = handle.generate(request(0, 433));
-    assert!(matches!(stream.next(), Some(Err(Error::Request { what: "max-tokens", .. }))));
+    assert!(matches!(
+        stream.next(),
+        Some(Err(Error::Request {
+            what: "max-tokens",
+            ..
+        }))
+    ));
     assert!(stream.next().is_none());
     assert!(report(handle.generate(request(5, 433))).is_ok());
 }
@@ -185,8 +240,16 @@ fn the_thread_ends_with_the_last_user() {
     let (handle, log) = logged(false);
     let stream = handle.clone().generate(request(12, 433));
     drop(handle);
-    assert_eq!(report(stream).expect("a stream keeps its engine").generation_tokens(), 12);
-    assert!(log.dropped.load(Ordering::SeqCst), "the thread was not joined");
+    assert_eq!(
+        report(stream)
+            .expect("a stream keeps its engine")
+            .generation_tokens(),
+        12
+    );
+    assert!(
+        log.dropped.load(Ordering::SeqCst),
+        "the thread was not joined"
+    );
 }
 
 #[test]
@@ -202,7 +265,13 @@ fn handles_go_anywhere_and_know_what_they_run() {
     let handle = EngineHandle::load(options()).expect("the demonstration pair");
     anywhere(&handle);
     let info = handle.info();
-    assert_eq!((info.report.backend, info.report.draft.as_ref().map(|d| d.kind)), ("reference", Some("dflash2")));
+    assert_eq!(
+        (
+            info.report.backend,
+            info.report.draft.as_ref().map(|d| d.kind)
+        ),
+        ("reference", Some("dflash2"))
+    );
     assert!(info.tokenizer.is_some());
     assert_eq!(info.generation.eos_token_ids, [2, 0]);
     let missing = LoadOptions::new(ModelSource::Folder("no/such/folder".into()));

@@ -1,8 +1,6 @@
 //! Ctrl-C, and a reader that goes away.
 
 #![cfg(unix)]
-#![allow(clippy::expect_used, reason = "tests")]
-
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
@@ -13,12 +11,28 @@ use serde_json::Value;
 /// A generation that takes minutes.
 fn long(options: &[&str]) -> Child {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("dflash"));
-    command.args(["generate", "Show me the 3 times table up to 9.", "--ignore-eos", "--max-tokens", "4000", "--draft", "none"]);
-    command.args(options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs")
+    command.args([
+        "generate",
+        "Show me the 3 times table up to 9.",
+        "--ignore-eos",
+        "--max-tokens",
+        "4000",
+        "--draft",
+        "none",
+    ]);
+    command
+        .args(options)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs")
 }
 
 fn interrupt(child: &Child) {
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs");
+    let sent = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .expect("kill runs");
     assert!(sent.success());
 }
 
@@ -39,8 +53,15 @@ fn ctrl_c_ends_well_with_the_text_so_far() {
     let (more, err) = (rest(out), rest(child.stderr.take().expect("piped")));
     assert_eq!(child.wait().expect("it ends").code(), Some(0), "{err}");
     assert!(first.contains("multiplication table"), "{first}");
-    assert!(more.ends_with('\n') && first.len() + more.len() < 12_000, "{} bytes", more.len());
-    assert!(err.lines().last().is_some_and(|l| l.ends_with("cancelled")), "{err}");
+    assert!(
+        more.ends_with('\n') && first.len() + more.len() < 12_000,
+        "{} bytes",
+        more.len()
+    );
+    assert!(
+        err.lines().last().is_some_and(|l| l.ends_with("cancelled")),
+        "{err}"
+    );
 }
 
 #[test]
@@ -51,11 +72,16 @@ fn ctrl_c_with_json_reports_what_there_is() {
     let mut line = String::new();
     while !line.starts_with("round 3") {
         line.clear();
-        assert_ne!(err.read_line(&mut line).expect("a line"), 0, "it ended before the third round");
+        assert_ne!(
+            err.read_line(&mut line).expect("a line"),
+            0,
+            "it ended before the third round"
+        );
     }
     interrupt(&child);
     let err = rest(err);
-    let object: Value = serde_json::from_str(&rest(child.stdout.take().expect("piped"))).expect("one JSON object");
+    let object: Value =
+        serde_json::from_str(&rest(child.stdout.take().expect("piped"))).expect("one JSON object");
     assert_eq!(child.wait().expect("it ends").code(), Some(0), "{err}");
     assert_eq!(object["finish_reason"], "cancelled");
     let tokens = object["generation_tokens"].as_u64().expect("a number");

@@ -24,13 +24,26 @@ pub(crate) fn run(args: GenerateArgs, messages: Messages) -> Result<(), Failure>
     verbose::subscribe(settings.verbose);
     interrupt::watch();
 
-    let Loaded { mut engine, tokenizer, .. } = dflash::load(&settings.load)?;
+    let Loaded {
+        mut engine,
+        tokenizer,
+        ..
+    } = dflash::load(&settings.load)?;
     let loaded = engine.report().clone();
     let mut notes = settings.notes;
     notes.extend(loaded.notes.iter().cloned());
     let prompt = prompt::encode(settings.prompt, tokenizer.as_deref(), &mut notes)?;
-    let end_ids = if settings.ignore_eos { Vec::new() } else { loaded.end_ids.clone() };
-    let request = Request { prompt, end_ids, draft, ..settings.request };
+    let end_ids = if settings.ignore_eos {
+        Vec::new()
+    } else {
+        loaded.end_ids.clone()
+    };
+    let request = Request {
+        prompt,
+        end_ids,
+        draft,
+        ..settings.request
+    };
 
     let mut view = View::new(messages, settings.json, settings.verbose, trace);
     view.begin(&loaded, &request, notes);
@@ -51,7 +64,11 @@ pub(crate) fn run(args: GenerateArgs, messages: Messages) -> Result<(), Failure>
 }
 
 /// Steps a request to its end. `None`: nobody reads the text any more.
-fn drive(engine: &mut dyn Engine, request: Request, view: &mut View) -> Result<Option<Report>, Failure> {
+fn drive(
+    engine: &mut dyn Engine,
+    request: Request,
+    view: &mut View,
+) -> Result<Option<Report>, Failure> {
     let id = engine.start(request)?;
     interrupt::accept();
     loop {
@@ -82,7 +99,14 @@ fn drive(engine: &mut dyn Engine, request: Request, view: &mut View) -> Result<O
 }
 
 fn without_draft(report: &Report) -> Failure {
-    let reason = report.draft_inactive_reason.as_deref().unwrap_or("it was never used");
+    let reason = report
+        .draft_inactive_reason
+        .as_deref()
+        .unwrap_or("it was never used");
     let message = format!("require-draft: the draft was not in use at the end ({reason})");
-    Failure::work("E-DRAFT-INACTIVE", message, "leave out `--require-draft` to accept plain decoding")
+    Failure::work(
+        "E-DRAFT-INACTIVE",
+        message,
+        "leave out `--require-draft` to accept plain decoding",
+    )
 }

@@ -14,7 +14,11 @@ pub(crate) fn bytes(bytes: usize) -> String {
         value /= 1e3;
         unit = next;
     }
-    if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
+    if unit == "B" {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {unit}")
+    }
 }
 
 /// A cache kind in words.
@@ -38,8 +42,17 @@ pub(crate) fn runs<T: PartialEq>(items: &[T]) -> Vec<(String, &T)> {
             None => groups.push((vec![(at, at)], item)),
         }
     }
-    let name = |(start, end): &(usize, usize)| if start == end { start.to_string() } else { format!("{start}-{end}") };
-    groups.into_iter().map(|(ranges, item)| (ranges.iter().map(name).collect::<Vec<_>>().join(", "), item)).collect()
+    let name = |(start, end): &(usize, usize)| {
+        if start == end {
+            start.to_string()
+        } else {
+            format!("{start}-{end}")
+        }
+    };
+    groups
+        .into_iter()
+        .map(|(ranges, item)| (ranges.iter().map(name).collect::<Vec<_>>().join(", "), item))
+        .collect()
 }
 
 #[cfg(test)]
@@ -55,7 +68,10 @@ mod tests {
 
     #[test]
     fn equal_neighbours_are_one_range() {
-        assert_eq!(runs(&[1, 1, 1, 2, 1, 1, 2]), [("0-2, 4-5".into(), &1), ("3, 6".into(), &2)]);
+        assert_eq!(
+            runs(&[1, 1, 1, 2, 1, 1, 2]),
+            [("0-2, 4-5".into(), &1), ("3, 6".into(), &2)]
+        );
         assert!(runs::<u8>(&[]).is_empty());
     }
 }

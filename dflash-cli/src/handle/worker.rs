@@ -3,14 +3,18 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
 
-use dflash_core::spec::{Engine, Output, Request, RequestId, Step};
 use dflash_core::Result;
+use dflash_core::spec::{Engine, Output, Request, RequestId, Step};
 
 /// What other threads ask of the model thread.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Run a request.
-    Start { ticket: u64, request: Box<Request>, sink: SyncSender<Result<Output>> },
+    Start {
+        ticket: u64,
+        request: Box<Request>,
+        sink: SyncSender<Result<Output>>,
+    },
     /// End a request, with a report.
     Cancel { ticket: u64 },
     /// End a request; nobody listens.
@@ -49,7 +53,10 @@ enum Turn {
 
 impl Worker {
     pub(super) fn new(engine: Box<dyn Engine>) -> Self {
-        Self { engine, running: Vec::new() }
+        Self {
+            engine,
+            running: Vec::new(),
+        }
     }
 
     /// Runs until nobody can send commands any more.
@@ -73,8 +80,17 @@ impl Worker {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Start { ticket, request, sink } => {
-                let mut running = Running { ticket, id: None, sink, outbox: VecDeque::new() };
+            Command::Start {
+                ticket,
+                request,
+                sink,
+            } => {
+                let mut running = Running {
+                    ticket,
+                    id: None,
+                    sink,
+                    outbox: VecDeque::new(),
+                };
                 match self.engine.start(*request) {
                     Ok(id) => running.id = Some(id),
                     Err(error) => running.outbox.push_back(Err(error)),
@@ -85,7 +101,11 @@ impl Worker {
                 if let Some(running) = self.running.iter_mut().find(|r| r.ticket == ticket)
                     && let Some(id) = running.id.take()
                 {
-                    running.outbox.push_back(self.engine.cancel(id).map(|report| Output::Done(Box::new(report))));
+                    running.outbox.push_back(
+                        self.engine
+                            .cancel(id)
+                            .map(|report| Output::Done(Box::new(report))),
+                    );
                 }
             }
             Command::Drop { ticket } => {
@@ -160,6 +180,10 @@ impl Running {
                 }
             }
         }
-        if self.id.is_some() { Turn::Moved } else { Turn::Over }
+        if self.id.is_some() {
+            Turn::Moved
+        } else {
+            Turn::Over
+        }
     }
 }

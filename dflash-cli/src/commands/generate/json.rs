@@ -90,7 +90,11 @@ impl<'a> Document<'a> {
                 context_rows: memory.map(|m| m.rows),
                 cache_bytes: memory.map(|m| m.bytes),
             }),
-            cache: Cache { kv_bytes: report.memory.kv_bytes, recurrent_bytes: report.memory.recurrent_bytes, rollbacks: report.rollbacks },
+            cache: Cache {
+                kv_bytes: report.memory.kv_bytes,
+                recurrent_bytes: report.memory.recurrent_bytes,
+                rollbacks: report.rollbacks,
+            },
             exactness: loaded.exactness.to_string(),
             near_ties: report.near_ties,
             non_finite_drafts: report.non_finite_drafts,
@@ -110,7 +114,9 @@ fn peak_memory() -> Option<u64> {
 
 /// The peak in the text of Linux's `/proc/PID/status`: `VmHWM:    1234 kB`.
 fn peak_of(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes * 1024)
 }
@@ -121,7 +127,10 @@ mod tests {
 
     #[test]
     fn peak_memory_is_in_bytes() {
-        assert_eq!(peak_of("Name:\tdflash\nVmPeak:\t 9 kB\nVmHWM:\t    2048 kB\n"), Some(2_097_152));
+        assert_eq!(
+            peak_of("Name:\tdflash\nVmPeak:\t 9 kB\nVmHWM:\t    2048 kB\n"),
+            Some(2_097_152)
+        );
         assert_eq!(peak_of("Name:\tdflash\n"), None);
     }
 }

@@ -36,9 +36,18 @@ struct Line<'a> {
 impl Trace {
     /// Makes the file, or empties it.
     pub(super) fn create(path: &Path) -> Result<Self, Failure> {
-        let refuse = |error| Error::request("trace", format!("cannot write `{}`: {error}", path.display()));
+        let refuse = |error| {
+            Error::request(
+                "trace",
+                format!("cannot write `{}`: {error}", path.display()),
+            )
+        };
         let file = File::create(path).map_err(refuse)?;
-        Ok(Self { path: path.into(), file: BufWriter::new(file), rounds: 0 })
+        Ok(Self {
+            path: path.into(),
+            file: BufWriter::new(file),
+            rounds: 0,
+        })
     }
 
     /// Adds a round.
@@ -58,7 +67,9 @@ impl Trace {
             notes: &round.notes,
         };
         let written = serde_json::to_writer(&mut self.file, &line).map_err(std::io::Error::from);
-        written.and_then(|()| self.file.write_all(b"\n")).map_err(|error| self.failure(&error))
+        written
+            .and_then(|()| self.file.write_all(b"\n"))
+            .map_err(|error| self.failure(&error))
     }
 
     /// Writes what is left.

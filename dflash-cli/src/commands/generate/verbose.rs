@@ -14,15 +14,28 @@ pub(super) fn subscribe(level: u8) {
         1 => "warn",
         _ => "warn,dflash=debug,dflash_core=debug,dflash_candle=debug",
     };
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time();
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time();
     // Somebody else's subscriber would show them as well.
     let _ = builder.try_init();
 }
 
 /// The models, their caches and operations, and what is asked of them.
 pub(super) fn loaded(messages: Messages, report: &LoadReport, request: &Request) {
-    let LoadReport { backend, device, backend_reason, threads, dtype, exactness, .. } = report;
-    messages.line(&format!("backend     {backend} on {device}, {threads} threads: {backend_reason}"));
+    let LoadReport {
+        backend,
+        device,
+        backend_reason,
+        threads,
+        dtype,
+        exactness,
+        ..
+    } = report;
+    messages.line(&format!(
+        "backend     {backend} on {device}, {threads} threads: {backend_reason}"
+    ));
     messages.line(&format!("exactness   {exactness}"));
     messages.line(&format!(
         "target      {}: {}, {} tokens, context {}, {} as stored, {dtype} activations, embedding in `{}`",
@@ -34,11 +47,23 @@ pub(super) fn loaded(messages: Messages, report: &LoadReport, request: &Request)
         report.nest,
     ));
     for (layers, cache) in words::runs(&report.caches) {
-        let trim = if cache.can_trim { "can be trimmed" } else { "cannot be trimmed" };
-        messages.line(&format!("cache       layers {layers}: {}, {trim}", words::cache(cache.kind)));
+        let trim = if cache.can_trim {
+            "can be trimmed"
+        } else {
+            "cannot be trimmed"
+        };
+        messages.line(&format!(
+            "cache       layers {layers}: {}, {trim}",
+            words::cache(cache.kind)
+        ));
     }
     if let Some(draft) = &report.draft {
-        let taps = draft.taps.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let taps = draft
+            .taps
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ");
         messages.line(&format!(
             "draft       {}: {}, block {}, taps {taps}, {} as stored, quantization {}, {} activations ({})",
             draft.reference,
@@ -50,13 +75,26 @@ pub(super) fn loaded(messages: Messages, report: &LoadReport, request: &Request)
             draft.dtype_reason,
         ));
     }
-    for (kind, name) in [(Implementation::Native, "native"), (Implementation::Composite, "composite")] {
-        let ops: Vec<_> = report.operations.iter().filter(|(_, i)| *i == kind).map(|(op, _)| op.name()).collect();
+    for (kind, name) in [
+        (Implementation::Native, "native"),
+        (Implementation::Composite, "composite"),
+    ] {
+        let ops: Vec<_> = report
+            .operations
+            .iter()
+            .filter(|(_, i)| *i == kind)
+            .map(|(op, _)| op.name())
+            .collect();
         if !ops.is_empty() {
             messages.line(&format!("operations  {name}: {}", ops.join(", ")));
         }
     }
-    messages.line(&format!("request     {} prompt tokens, at most {} more, {:?}", request.prompt.len(), request.max_tokens, request.sampling));
+    messages.line(&format!(
+        "request     {} prompt tokens, at most {} more, {:?}",
+        request.prompt.len(),
+        request.max_tokens,
+        request.sampling
+    ));
 }
 
 /// One round.

@@ -26,7 +26,17 @@ pub(super) struct View {
 
 impl View {
     pub(super) fn new(messages: Messages, json: bool, verbose: u8, trace: Option<Trace>) -> Self {
-        Self { messages, text: Text::new(), json, verbose, trace, bar: None, written: 0, rounds: 0, notes: Vec::new() }
+        Self {
+            messages,
+            text: Text::new(),
+            json,
+            verbose,
+            trace,
+            bar: None,
+            written: 0,
+            rounds: 0,
+            notes: Vec::new(),
+        }
     }
 
     /// Shows what was loaded and noted before the first step.
@@ -38,7 +48,9 @@ impl View {
             self.note(note);
         }
         if request.prompt.len() > request.prefill_chunk {
-            self.bar = self.messages.progress("reading the prompt", request.prompt.len());
+            self.bar = self
+                .messages
+                .progress("reading the prompt", request.prompt.len());
         }
     }
 
@@ -54,14 +66,21 @@ impl View {
             Event::Tokens { text, .. } => {
                 self.clear_bar();
                 self.written += text.len();
-                if self.json { Ok(Reader::There) } else { self.text.write(&text) }
+                if self.json {
+                    Ok(Reader::There)
+                } else {
+                    self.text.write(&text)
+                }
             }
             Event::Round(round) => {
                 self.rounds += 1;
                 if self.verbose > 1 {
                     verbose::round(self.messages, self.rounds, &round);
                 }
-                self.trace.as_mut().map_or(Ok(()), |trace| trace.round(&round)).map(|()| Reader::There)
+                self.trace
+                    .as_mut()
+                    .map_or(Ok(()), |trace| trace.round(&round))
+                    .map(|()| Reader::There)
             }
             _ => Ok(Reader::There),
         }
@@ -71,19 +90,36 @@ impl View {
     pub(super) fn finish(&mut self, report: &Report, loaded: &LoadReport) -> Result<(), Failure> {
         if !self.json {
             // A cancelled request has text that waited for the rest of a stop string.
-            if self.text.write(report.text.get(self.written..).unwrap_or_default())? == Reader::Gone {
+            if self
+                .text
+                .write(report.text.get(self.written..).unwrap_or_default())?
+                == Reader::Gone
+            {
                 return self.close();
             }
         }
         self.close()?;
-        let inactive = report.draft_inactive_reason.as_ref().filter(|_| report.draft_requested && !report.draft_active);
-        for note in report.notes.iter().cloned().chain(inactive.map(|reason| format!("the draft is not in use: {reason}"))) {
+        let inactive = report
+            .draft_inactive_reason
+            .as_ref()
+            .filter(|_| report.draft_requested && !report.draft_active);
+        for note in report
+            .notes
+            .iter()
+            .cloned()
+            .chain(inactive.map(|reason| format!("the draft is not in use: {reason}")))
+        {
             self.note(note);
         }
         if self.json {
-            let document = serde_json::to_string(&Document::new(report, loaded, &self.notes)).map_err(|error| {
-                Failure::work("E-JSON", format!("the report cannot be written as JSON: {error}"), "leave out `--json`")
-            })?;
+            let document = serde_json::to_string(&Document::new(report, loaded, &self.notes))
+                .map_err(|error| {
+                    Failure::work(
+                        "E-JSON",
+                        format!("the report cannot be written as JSON: {error}"),
+                        "leave out `--json`",
+                    )
+                })?;
             self.text.write(&document)?;
             self.text.end_line()?;
         } else {
@@ -119,14 +155,23 @@ impl View {
 /// `128 tokens · 92.1 tok/s · 4.3 tokens/round (98 of 210 drafted tokens accepted) · candle/cpu f32`
 fn closing(report: &Report, loaded: &LoadReport) -> String {
     let tokens = report.generation_tokens();
-    let mut parts = vec![format!("{tokens} {}", if tokens == 1 { "token" } else { "tokens" })];
+    let mut parts = vec![format!(
+        "{tokens} {}",
+        if tokens == 1 { "token" } else { "tokens" }
+    )];
     if let Some(rate) = report.generation_tps() {
         parts.push(format!("{rate:.1} tok/s"));
     }
     if let Some(per_round) = report.tokens_per_round().filter(|_| report.drafted > 0) {
-        parts.push(format!("{per_round:.1} tokens/round ({} of {} drafted tokens accepted)", report.accepted, report.drafted));
+        parts.push(format!(
+            "{per_round:.1} tokens/round ({} of {} drafted tokens accepted)",
+            report.accepted, report.drafted
+        ));
     }
-    parts.push(format!("{}/{} {}", loaded.backend, loaded.device, loaded.dtype));
+    parts.push(format!(
+        "{}/{} {}",
+        loaded.backend, loaded.device, loaded.dtype
+    ));
     if report.finish_reason == FinishReason::Cancelled {
         parts.push("cancelled".into());
     }

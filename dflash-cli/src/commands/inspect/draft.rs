@@ -8,7 +8,11 @@ use super::memory;
 use crate::args::InspectArgs;
 use crate::failure::Failure;
 
-pub(super) fn describe(args: &InspectArgs, files: &ModelFiles, config: DraftConfig) -> Result<Document, Failure> {
+pub(super) fn describe(
+    args: &InspectArgs,
+    files: &ModelFiles,
+    config: DraftConfig,
+) -> Result<Document, Failure> {
     let tokenizer = files.tokenizer()?;
     let (tokens, chat_template) = super::tokens(tokenizer.as_ref());
     let draft = Draft {
@@ -18,7 +22,14 @@ pub(super) fn describe(args: &InspectArgs, files: &ModelFiles, config: DraftConf
         target_layers: config.num_target_layers,
         hidden_size: config.hidden_size,
         vocab_size: config.vocab_size,
-        layers: config.layers.iter().map(|l| DraftLayer { window: l.window, causal: l.causal }).collect(),
+        layers: config
+            .layers
+            .iter()
+            .map(|l| DraftLayer {
+                window: l.window,
+                causal: l.causal,
+            })
+            .collect(),
         heads: config.heads,
         kv_heads: config.kv_heads,
         head_dim: config.head_dim,

@@ -27,22 +27,49 @@ pub(super) fn of_target(config: &TargetConfig) -> Vec<Memory> {
         };
         let layers = config.layers.iter().map(|l| l.mixer);
         let recurrent_layers = layers.clone().filter(|m| *m == Mixer::GatedDelta).count();
-        Memory { context, kv_bytes: layers.map(|m| rows(m) * row).sum(), recurrent_bytes: recurrent_layers * recurrent }
+        Memory {
+            context,
+            kv_bytes: layers.map(|m| rows(m) * row).sum(),
+            recurrent_bytes: recurrent_layers * recurrent,
+        }
     };
-    lengths(config.max_position_embeddings).into_iter().map(at).collect()
+    lengths(config.max_position_embeddings)
+        .into_iter()
+        .map(at)
+        .collect()
 }
 
 /// A draft's context, up to the longest that it was made for.
 pub(super) fn of_draft(config: &DraftConfig) -> Vec<Memory> {
     let row = 2 * config.kv_heads * config.head_dim * NUMBER;
-    let rows = |context: usize, window: Option<usize>| window.map_or(context, |w| context.min(w - 1));
-    let bytes = |context| config.layers.iter().map(|l| rows(context, l.window) * row).sum();
-    let longest = config.max_position_embeddings.unwrap_or(LENGTHS[LENGTHS.len() - 1]);
-    lengths(longest).into_iter().map(|context| Memory { context, kv_bytes: bytes(context), recurrent_bytes: 0 }).collect()
+    let rows =
+        |context: usize, window: Option<usize>| window.map_or(context, |w| context.min(w - 1));
+    let bytes = |context| {
+        config
+            .layers
+            .iter()
+            .map(|l| rows(context, l.window) * row)
+            .sum()
+    };
+    let longest = config
+        .max_position_embeddings
+        .unwrap_or(LENGTHS[LENGTHS.len() - 1]);
+    lengths(longest)
+        .into_iter()
+        .map(|context| Memory {
+            context,
+            kv_bytes: bytes(context),
+            recurrent_bytes: 0,
+        })
+        .collect()
 }
 
 fn lengths(longest: usize) -> Vec<usize> {
-    LENGTHS.into_iter().filter(|n| *n < longest).chain([longest]).collect()
+    LENGTHS
+        .into_iter()
+        .filter(|n| *n < longest)
+        .chain([longest])
+        .collect()
 }
 
 #[cfg(test)]

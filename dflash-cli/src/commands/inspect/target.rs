@@ -12,7 +12,11 @@ use super::memory;
 use crate::args::InspectArgs;
 use crate::failure::Failure;
 
-pub(super) fn describe(args: &InspectArgs, files: &ModelFiles, config: TargetConfig) -> Result<Document, Failure> {
+pub(super) fn describe(
+    args: &InspectArgs,
+    files: &ModelFiles,
+    config: TargetConfig,
+) -> Result<Document, Failure> {
     let tokenizer = files.tokenizer()?;
     let info = model_info(files, config);
     let config = &info.config;
@@ -23,16 +27,30 @@ pub(super) fn describe(args: &InspectArgs, files: &ModelFiles, config: TargetCon
         hidden_size: config.hidden_size,
         vocab_size: config.vocab_size,
         context: config.max_position_embeddings,
-        layers: config.layers.iter().map(|l| layer(l.mixer, l.sparse)).collect(),
+        layers: config
+            .layers
+            .iter()
+            .map(|l| layer(l.mixer, l.sparse))
+            .collect(),
         heads: config.attention.heads,
         kv_heads: config.attention.kv_heads,
         head_dim: config.attention.head_dim,
         rope_theta: config.attention.rope.theta,
         rope_dims: config.attention.rope.dims,
-        experts: config.moe.map(|m| Experts { count: m.experts, top_k: m.top_k, shared: m.shared_intermediate_size.is_some() }),
+        experts: config.moe.map(|m| Experts {
+            count: m.experts,
+            top_k: m.top_k,
+            shared: m.shared_intermediate_size.is_some(),
+        }),
         end_ids: config.eos_token_ids.clone(),
-        backends: factories.iter().map(|f| backend(f.as_ref(), &info)).collect(),
-        picked: picked.map(|(factory, reason)| Picked { backend: factory.name(), reason }),
+        backends: factories
+            .iter()
+            .map(|f| backend(f.as_ref(), &info))
+            .collect(),
+        picked: picked.map(|(factory, reason)| Picked {
+            backend: factory.name(),
+            reason,
+        }),
     };
     let (tokens, chat_template) = super::tokens(tokenizer.as_ref());
     Ok(Document {
@@ -56,7 +74,13 @@ fn layer(mixer: Mixer, experts: bool) -> TargetLayer {
         Mixer::Sliding { window } => ("sliding_attention", Some(window), "kv", false),
         Mixer::GatedDelta => ("gated_delta", None, "recurrent", false),
     };
-    TargetLayer { kind, window, cache, can_trim, experts }
+    TargetLayer {
+        kind,
+        window,
+        cache,
+        can_trim,
+        experts,
+    }
 }
 
 fn backend(factory: &dyn BackendFactory, info: &ModelInfo) -> Backend {
@@ -73,5 +97,11 @@ fn backend(factory: &dyn BackendFactory, info: &ModelInfo) -> Backend {
         }
     }
     let devices = factory.devices().into_iter().map(|d| d.name).collect();
-    Backend { name: factory.name(), devices, support, reason, operations }
+    Backend {
+        name: factory.name(),
+        devices,
+        support,
+        reason,
+        operations,
+    }
 }
