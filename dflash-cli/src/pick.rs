@@ -21,8 +21,8 @@ pub fn factories() -> Vec<Box<dyn BackendFactory>> {
 /// Picks a backend for a model, and says why that one.
 ///
 /// # Errors
-/// [`Error::Unavailable`] if the named backend or the device is not to be had here;
-/// [`Error::Unsupported`] if no backend that is runs the model, with each one's reason.
+/// [`Error::Unavailable`] if the named backend or the device is not to be had here, or not for this model;
+/// [`Error::Unsupported`] if no backend runs the model, with each one's reason.
 pub fn pick<'f>(
     factories: &'f [Box<dyn BackendFactory>],
     choice: &BackendChoice,
@@ -52,11 +52,26 @@ fn named<'f>(
     match factory.supports(model) {
         Support::Native => Ok((factory.as_ref(), "asked for by name".into())),
         Support::Converted(how) => Ok((factory.as_ref(), format!("asked for by name; {how}"))),
-        Support::Refused(reason) => Err(Error::Unsupported {
-            what: format!("this model ({reason})"),
-            by: Some(format!("the backend `{name}`")),
-            hint: Some("`--backend auto` takes the first backend that runs it".into()),
-        }),
+        Support::Refused(reason) => {
+            let others: Vec<_> = factories
+                .iter()
+                .filter(|f| has_device(f.as_ref(), device).is_ok())
+                .filter(|f| !matches!(f.supports(model), Support::Refused(_)))
+                .map(|f| f.name())
+                .collect();
+            let available = if others.is_empty() {
+                "none".into()
+            } else {
+                others.join(", ")
+            };
+            Err(Error::Unavailable {
+                what: format!("backend `{name}`"),
+                reason: format!(
+                    "it does not run this model ({reason}); backends that do: {available}"
+                ),
+                hint: Some("`--backend auto` takes the first that runs it".into()),
+            })
+        }
     }
 }
 

@@ -167,8 +167,10 @@ fn a_named_one_is_taken_or_refused_but_never_replaced() {
         "{error}"
     );
     let error = named("c").expect_err("it refuses");
+    assert!(error.is_usage(), "{error}");
     assert!(
-        !error.is_usage() && error.to_string().contains("no such format"),
+        error.to_string().contains("no such format")
+            && error.to_string().contains("backends that do: a, d"),
         "{error}"
     );
     let error = named("e").expect_err("not built in");
