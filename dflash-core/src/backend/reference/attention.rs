@@ -108,7 +108,10 @@ pub(super) fn attention(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
     use crate::backend::KvShape;
+    use crate::backend::reference::Reference;
+    use crate::backend::{Backend, RopeSpec};
 
     fn tensor(numbers: Vec<f32>, shape: &[usize]) -> RefTensor {
         RefTensor::new("given", numbers, shape).expect("as many numbers")
@@ -131,12 +134,12 @@ mod tests {
             periods: vec![1.0, f64::INFINITY],
             amplitude: 2.0,
         };
-        let rope = RefRope::new(&spec, 3, 2).expect("half as many periods");
+        let rope = HostRope::new(&spec, 3, 2).expect("half as many periods");
         let x = tensor(
             vec![1.0, 1.0, 0.0, 0.0, 7.0, 0.0, 1.0, 5.0, 1.0, 7.0],
             &[1, 1, 2, 5],
         );
-        let turned = rope.rotate(&x).expect("fits");
+        let turned = rotate(&x, &rope).expect("fits");
         let (cos, sin) = (|a: f64| 2.0 * a.cos() as f32, |a: f64| 2.0 * a.sin() as f32);
         // Feature 1 is paired with feature 3 and never turns; feature 4 is not rotated.
         assert_eq!(
@@ -163,11 +166,11 @@ mod tests {
             periods: vec![3.0],
             amplitude: 1.0,
         };
-        let rope = RefRope::new(&spec, 1_000_003, 1).expect("half as many periods");
+        let rope = HostRope::new(&spec, 1_000_003, 1).expect("half as many periods");
         // 1000003 / 3 radians; a float32 angle would be off by up to 0.016.
-        assert!((f64::from(rope.cos[0]) - (1_000_003.0f64 / 3.0).cos()).abs() < 1e-7);
+        assert!((f64::from(rope.cos()[0]) - (1_000_003.0f64 / 3.0).cos()).abs() < 1e-7);
         assert!(
-            RefRope::new(
+            HostRope::new(
                 &RopeSpec {
                     dims: 4,
                     ..spec.clone()
@@ -177,8 +180,8 @@ mod tests {
             )
             .is_err()
         );
-        assert!(rope.rotate(&tensor(vec![0.0; 4], &[1, 1, 2, 2])).is_err());
-        assert!(rope.rotate(&tensor(vec![0.0; 1], &[1, 1, 1, 1])).is_err());
+        assert!(rotate(&tensor(vec![0.0; 4], &[1, 1, 2, 2]), &rope).is_err());
+        assert!(rotate(&tensor(vec![0.0; 1], &[1, 1, 1, 1]), &rope).is_err());
     }
 
     /// Query, key and value rows with the definition in float64, visibility by positions.
@@ -189,16 +192,18 @@ mod tests {
         let (k, v) = (numbers(1, 2 * keys * dim), numbers(2, 2 * keys * dim));
         let (bk, bv) = (numbers(3, 2 * rows * dim), numbers(4, 2 * rows * dim));
         let q = numbers(5, HEADS * rows * dim);
-        let mut kv = RefKv::new(KvShape {
+        let mut kv = HostKv::new(KvShape {
             heads: 2,
             head_dim: dim,
         })
         .expect("sizes above 0");
-        kv.append(
-            &tensor(k.clone(), &[1, 2, keys, dim]),
-            &tensor(v.clone(), &[1, 2, keys, dim]),
-        )
-        .expect("fits");
+        Reference::new()
+            .kv_append(
+                &mut kv,
+                &tensor(k.clone(), &[1, 2, keys, dim]),
+                &tensor(v.clone(), &[1, 2, keys, dim]),
+            )
+            .expect("fits");
         let block = (
             tensor(bk.clone(), &[1, 2, rows, dim]),
             tensor(bv.clone(), &[1, 2, rows, dim]),
@@ -294,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_row_that_sees_nothing_is_zero_and_misfits_are_errors() {
-        let kv = RefKv::new(KvShape {
+        let kv = HostKv::new(KvShape {
             heads: 2,
             head_dim: 3,
         })

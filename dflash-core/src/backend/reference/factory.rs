@@ -1,8 +1,8 @@
 //! The naive backend as a choice at load time.
 
 use super::Reference;
-use crate::backend::{Backend, Implementation, Op};
 use crate::backend::factory::{BackendFactory, DeviceClass, DeviceInfo, Support};
+use crate::backend::{Backend, Implementation, Op};
 use crate::load::{LoadRequest, Loaded, load_on};
 use crate::models::ModelInfo;
 use crate::{DType, Error, Result};
@@ -34,7 +34,10 @@ impl BackendFactory for ReferenceFactory {
 
     fn operations(&self) -> Vec<(Op, Implementation)> {
         let backend = Reference::new();
-        Op::ALL.into_iter().map(|op| (op, backend.implementation(op))).collect()
+        Op::ALL
+            .into_iter()
+            .map(|op| (op, backend.implementation(op)))
+            .collect()
     }
 
     fn load(&self, request: &LoadRequest) -> Result<Loaded> {

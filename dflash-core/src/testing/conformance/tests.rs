@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::{Failure, check, expect, row_invariance};
-use crate::backend::reference::{RefExperts, RefKv, RefRope, RefTensor, RefWeight, Reference};
+use crate::backend::host::{HostKv, HostRope};
+use crate::backend::reference::{RefExperts, RefTensor, RefWeight, Reference};
 use crate::backend::{
     Backend, Block, DeltaParams, Drafted, Exactness, Implementation, KvShape, MoeParams, Op,
     PathRule, RopeSpec, Unary, Visibility, fallback,
@@ -80,8 +81,8 @@ impl Backend for Altered {
     type Ids = Rc<[u32]>;
     type Weight = RefWeight;
     type Experts = RefExperts;
-    type Kv = RefKv;
-    type Rope = RefRope;
+    type Kv = HostKv;
+    type Rope = HostRope;
 
     fn name(&self) -> &'static str {
         "altered"
@@ -189,7 +190,7 @@ impl Backend for Altered {
         let eps = if self.is("rms_norm") { 1e-5 } else { eps };
         self.inner.rms_norm(x, weight, eps)
     }
-    fn rope_angles(&self, spec: &RopeSpec, first: usize, rows: usize) -> Result<RefRope> {
+    fn rope_angles(&self, spec: &RopeSpec, first: usize, rows: usize) -> Result<HostRope> {
         let first = if self.is("norm_rope") {
             first + 1
         } else {
@@ -201,14 +202,14 @@ impl Backend for Altered {
         &self,
         x: &RefTensor,
         norm: Option<(&RefTensor, f32)>,
-        angles: &RefRope,
+        angles: &HostRope,
     ) -> Result<RefTensor> {
         self.inner.norm_rope(x, norm, angles)
     }
     fn attention(
         &self,
         q: &RefTensor,
-        kv: &RefKv,
+        kv: &HostKv,
         block: Option<Block<'_, RefTensor>>,
         scale: f32,
         visible: &Visibility,
@@ -219,16 +220,16 @@ impl Backend for Altered {
         }
         self.inner.attention(q, kv, block, scale, &visible)
     }
-    fn kv_new(&self, shape: KvShape) -> Result<RefKv> {
+    fn kv_new(&self, shape: KvShape) -> Result<HostKv> {
         self.inner.kv_new(shape)
     }
-    fn kv_append(&self, kv: &mut RefKv, k: &RefTensor, v: &RefTensor) -> Result<()> {
+    fn kv_append(&self, kv: &mut HostKv, k: &RefTensor, v: &RefTensor) -> Result<()> {
         if self.is("kv_append") && k.shape()[1] != kv.shape().heads {
             return Ok(());
         }
         self.inner.kv_append(kv, k, v)
     }
-    fn kv_keep(&self, kv: &mut RefKv, rows: Range<usize>) {
+    fn kv_keep(&self, kv: &mut HostKv, rows: Range<usize>) {
         let rows = if self.is("kv_keep") {
             0..rows.len()
         } else {
@@ -236,14 +237,14 @@ impl Backend for Altered {
         };
         self.inner.kv_keep(kv, rows);
     }
-    fn kv_fork(&self, kv: &RefKv) -> Result<RefKv> {
+    fn kv_fork(&self, kv: &HostKv) -> Result<HostKv> {
         let mut fork = self.inner.kv_fork(kv)?;
         if self.is("kv_fork") {
             self.inner.kv_keep(&mut fork, 1..kv.rows());
         }
         Ok(fork)
     }
-    fn kv_bytes(&self, kv: &RefKv) -> usize {
+    fn kv_bytes(&self, kv: &HostKv) -> usize {
         if self.is("kv_bytes") {
             usize::MAX
         } else {
