@@ -125,7 +125,12 @@ impl Simd for Neon {
 
     #[inline(always)]
     fn sum4(self, v: [V; 4]) -> [f32; 4] {
-        [self.sum(v[0]), self.sum(v[1]), self.sum(v[2]), self.sum(v[3])]
+        [
+            self.sum(v[0]),
+            self.sum(v[1]),
+            self.sum(v[2]),
+            self.sum(v[3]),
+        ]
     }
 }
 
