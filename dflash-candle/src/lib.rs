@@ -2,7 +2,7 @@
 
 mod cpu;
 mod factory;
-mod kernels;
+pub mod kernels;
 
 pub use cpu::{CandleCpu, CpuExperts, CpuWeight};
 pub use factory::{CandleFactory, factory, load};
