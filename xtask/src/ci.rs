@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::shell::{Line, spoken};
@@ -207,7 +207,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             if result.is_ok() { "ok" } else { "FAILED" },
             spoken(time)
         );
-        result.map_err(|error| error.context(format!("repeat with: {}", step.repeat())))?;
+        result.map_err(|error| anyhow!("{error:#}\nrepeat with: {}", step.repeat()))?;
         match times.last_mut() {
             Some((group, total)) if *group == step.group => *total += time,
             _ => times.push((step.group, time)),

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 
 use crate::shell::{Line, spoken};
@@ -45,7 +45,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     while passes == 0 || start.elapsed() < limit {
         for target in TARGETS {
             let line = pass(*target, options.cases, first.wrapping_add(passes));
-            line.run().with_context(|| format!("repeat with: {line}"))?;
+            line.run()
+                .map_err(|error| anyhow!("{error:#}\nrepeat with: {line}"))?;
         }
         passes += 1;
     }

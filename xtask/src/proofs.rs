@@ -47,7 +47,7 @@ const PROOFS: &[Proof] = &[
         package: "dflash-candle",
         features: "",
         target: "all",
-        refuses: &["mlx*", "dflash-mlx", "tokenizers", "minijinja*", "clap*"],
+        refuses: &["mlx*", "dflash-mlx", "minijinja*", "clap*"],
         needs: &["candle-core", "dflash-core"],
     },
     Proof {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 /// A command line with its environment; words hold no blanks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,17 +99,18 @@ impl fmt::Display for Line {
 /// Makes the workspace's root the current folder, wherever the task was started.
 ///
 /// # Errors
-/// When the folder that this program was built in is gone.
+/// When cargo's word for it, or the folder that this program was built in, is no workspace.
 pub(crate) fn enter_workspace() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+    let package =
+        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let root = Path::new(&package)
         .parent()
         .context("xtask lies in a workspace")?;
-    if !root.join("Cargo.toml").is_file() {
-        bail!(
-            "no workspace at {}: it has moved since xtask was built",
-            root.display()
-        );
-    }
+    ensure!(
+        root.join("Cargo.lock").is_file(),
+        "no workspace at {}: start it with `cargo xtask`",
+        root.display()
+    );
     std::env::set_current_dir(root).with_context(|| format!("cannot enter {}", root.display()))
 }
 
