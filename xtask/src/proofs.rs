@@ -81,6 +81,7 @@ const PROOFS: &[Proof] = &[
             "tracing-subscriber",
             "anyhow",
             "candle*",
+            "dflash-candle",
             "mlx*",
         ],
         needs: &["dflash-core"],

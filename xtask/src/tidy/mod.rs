@@ -8,7 +8,7 @@ mod machine;
 pub(crate) mod manifest;
 mod repo;
 mod rust;
-mod source;
+pub(crate) mod source;
 mod text;
 
 use std::collections::BTreeMap;
@@ -78,7 +78,10 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// Reads what git tracks. A tracked file that was deleted in the working tree is left out.
-fn tracked() -> Result<Files> {
+///
+/// # Errors
+/// When git does not answer or a file cannot be read.
+pub(crate) fn tracked() -> Result<Files> {
     // A checkout may belong to another user than the one who checks it.
     let line = Line::new("git -c")
         .arg("safe.directory=*")
@@ -116,7 +119,7 @@ fn check(files: &Files) -> Vec<Finding> {
 }
 
 /// The Rust files, with those marked that only tests compile.
-fn sources(files: &Files) -> Vec<Source> {
+pub(crate) fn sources(files: &Files) -> Vec<Source> {
     let rust = files.iter().filter(|(path, _)| path.ends_with(".rs"));
     let mut sources: Vec<Source> = rust
         .map(|(path, content)| Source::new(path, &String::from_utf8_lossy(content)))
