@@ -1,6 +1,7 @@
 //! The naive backend as a choice at load time.
 
 use super::Reference;
+use crate::backend::{Backend, Implementation, Op};
 use crate::backend::factory::{BackendFactory, DeviceClass, DeviceInfo, Support};
 use crate::load::{LoadRequest, Loaded, load_on};
 use crate::models::ModelInfo;
@@ -29,6 +30,11 @@ impl BackendFactory for ReferenceFactory {
 
     fn supports(&self, _model: &ModelInfo) -> Support {
         Support::Native
+    }
+
+    fn operations(&self) -> Vec<(Op, Implementation)> {
+        let backend = Reference::new();
+        Op::ALL.into_iter().map(|op| (op, backend.implementation(op))).collect()
     }
 
     fn load(&self, request: &LoadRequest) -> Result<Loaded> {
