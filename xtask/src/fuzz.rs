@@ -94,10 +94,10 @@ fn properties(source: &Source) -> Vec<String> {
         {
             names.push(rest.split('(').next().unwrap_or(rest).trim().to_owned());
         }
-        for sign in line.code.chars().filter(|_| inside) {
+        for sign in line.code.chars() {
             match sign {
-                '{' => depth += 1,
-                '}' => {
+                '{' if inside => depth += 1,
+                '}' if inside => {
                     depth = depth.saturating_sub(1);
                     inside = depth > 0;
                 }
