@@ -5,6 +5,9 @@
 //! Candle carries shapes, views and memory.
 
 mod choose;
+mod heads;
+mod products;
+mod recurrent;
 mod view;
 mod weight;
 
@@ -16,8 +19,8 @@ use candle_core::{D, Tensor};
 use dflash_core::backend::fallback;
 use dflash_core::backend::host::{HostKv, HostRope};
 use dflash_core::backend::{
-    Backend, Block, BlockRule, DeltaParams, Drafted, Exactness, Implementation, KvShape, MoeParams,
-    Op, PathRule, RopeSpec, Unary, Visibility,
+    Backend, Block, DeltaParams, Drafted, Exactness, Implementation, KvShape, MoeParams, Op,
+    PathRule, RopeSpec, Unary, Visibility,
 };
 use dflash_core::checkpoint::{Experts, WeightSource};
 use dflash_core::spec::{ProposalRule, RowRule, Verdict};
@@ -26,7 +29,7 @@ use dflash_core::{DType, Error, Result};
 use self::view::{dense, expect, rows_of, tensor, view};
 pub use self::weight::{CpuExperts, CpuWeight};
 use crate::kernels::cpu as kernels;
-use crate::kernels::cpu::{Activation, Cpu, Heads, KeysValues, MAX_KEY_DIM, Visible};
+use crate::kernels::cpu::{Cpu, MAX_KEY_DIM};
 
 /// Candle on the processor; clones share threads and the read-back counter.
 #[derive(Debug, Clone)]
@@ -50,44 +53,6 @@ impl CandleCpu {
 
     fn count(&self) {
         self.readbacks.set(self.readbacks.get() + 1);
-    }
-
-    /// Heads of `[1, heads, rows, dim]` as `[rows, heads, dim]` without gaps, seen as `[1, heads, rows, dim]` again.
-    fn heads_tensor(op: &'static str, data: Vec<f32>, heads: Heads) -> Result<Tensor> {
-        let t = tensor(op, data, &[1, heads.time, heads.heads, heads.dim])?;
-        t.transpose(1, 2).map_err(|e| Error::backend(op, e))
-    }
-
-    /// Where heads lie, if each head's numbers are next to each other; else a copy where they are.
-    fn heads(op: &'static str, t: &Tensor) -> Result<(Tensor, Heads)> {
-        let &[1, heads, time, dim] = t.dims() else {
-            return Err(Error::shape(
-                op,
-                "[1, heads, rows, head_dim]",
-                format!("{:?}", t.dims()),
-            ));
-        };
-        let t = if t.stride()[3] == 1 || dim == 1 {
-            t.clone()
-        } else {
-            dense(op, t)?
-        };
-        let layout = Heads {
-            time,
-            heads,
-            dim,
-            time_stride: t.stride()[2],
-            head_stride: t.stride()[1],
-        };
-        Ok((t, layout))
-    }
-
-    /// The rows of heads in order of time, `[rows, heads, dim]`, into `out`.
-    fn gather(&self, op: &'static str, t: &Tensor, out: &mut [f32]) -> Result<()> {
-        let (t, layout) = Self::heads(op, t)?;
-        let numbers = view(&t);
-        kernels::norm_rope(&self.cpu, numbers.strided(op)?, layout, None, None, out);
-        Ok(())
     }
 }
 
@@ -259,30 +224,7 @@ impl Backend for CandleCpu {
     }
 
     fn linear(&self, weight: &CpuWeight, x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-        let (rows, width) = rows_of("linear", x)?;
-        if width != weight.inputs() {
-            return Err(Error::shape(
-                "linear: input",
-                format!("[1, rows, {}]", weight.inputs()),
-                format!("{:?}", x.dims()),
-            ));
-        }
-        let x = dense("linear", x)?;
-        let x = view(&x);
-        let bias = bias
-            .map(|b| expect("linear: bias", b, &[weight.outputs()]).map(|()| view(b)))
-            .transpose()?;
-        let bias = bias.as_ref().map(|b| b.dense("linear: bias")).transpose()?;
-        let mut out = vec![0.0; rows * weight.outputs()];
-        kernels::linear(
-            &self.cpu,
-            x.dense("linear")?,
-            rows,
-            weight.matrix(),
-            bias,
-            &mut out,
-        );
-        tensor("linear", out, &[1, rows, weight.outputs()])
+        products::linear(&self.cpu, weight, x, bias)
     }
 
     fn embedding(&self, weight: &CpuWeight, ids: &Rc<[u32]>, dtype: DType) -> Result<Tensor> {
@@ -333,38 +275,7 @@ impl Backend for CandleCpu {
         norm: Option<(&Tensor, f32)>,
         angles: &HostRope,
     ) -> Result<Tensor> {
-        let op = "norm_rope";
-        let (x, layout) = Self::heads(op, x)?;
-        if layout.time != angles.rows() || layout.dim < angles.dims() {
-            let expected = format!("[1, heads, {}, at least {}]", angles.rows(), angles.dims());
-            return Err(Error::shape(op, expected, format!("{:?}", x.dims())));
-        }
-        let numbers = view(&x);
-        let weight = norm
-            .map(|(w, eps)| expect("norm_rope: weight", w, &[layout.dim]).map(|()| (view(w), eps)))
-            .transpose()?;
-        let norm = match &weight {
-            Some((weight, eps)) => Some(kernels::HeadNorm {
-                weight: Some(weight.dense(op)?),
-                eps: *eps,
-            }),
-            None => None,
-        };
-        let rotation = kernels::Rotation {
-            dims: angles.dims(),
-            cos: angles.cos(),
-            sin: angles.sin(),
-        };
-        let mut out = vec![0.0; x.elem_count()];
-        kernels::norm_rope(
-            &self.cpu,
-            numbers.strided(op)?,
-            layout,
-            norm,
-            Some(rotation),
-            &mut out,
-        );
-        Self::heads_tensor(op, out, layout)
+        heads::norm_rope(&self.cpu, x, norm, angles)
     }
 
     fn attention(
@@ -375,68 +286,7 @@ impl Backend for CandleCpu {
         scale: f32,
         visible: &Visibility,
     ) -> Result<Tensor> {
-        let op = "attention";
-        let KvShape {
-            heads: kv_heads,
-            head_dim,
-        } = kv.shape();
-        let (q, queries) = Self::heads(op, q)?;
-        if queries.dim != head_dim || queries.heads % kv_heads != 0 {
-            let expected = format!("[1, a multiple of {kv_heads}, rows, {head_dim}]");
-            return Err(Error::shape(
-                "attention: queries",
-                expected,
-                format!("{:?}", q.dims()),
-            ));
-        }
-        let own = match &block {
-            Some(b) => {
-                let shape = [1, kv_heads, queries.time, head_dim];
-                expect("attention: block keys", b.k, &shape)?;
-                expect("attention: block values", b.v, &shape)?;
-                let in_time = |t: &Tensor| dense(op, &self.swap_axes(t, 1, 2)?);
-                Some((in_time(b.k)?, in_time(b.v)?))
-            }
-            None => None,
-        };
-        let own = own.as_ref().map(|(k, v)| (view(k), view(v)));
-        let beside = match &own {
-            Some((k, v)) => KeysValues {
-                keys: k.dense(op)?,
-                values: v.dense(op)?,
-            },
-            None => KeysValues::EMPTY,
-        };
-        let rule = block.map(|b| b.rule);
-        let sees = |row: usize| Visible {
-            cache: visible.range(row, kv.rows()),
-            block: match rule {
-                None => 0..0,
-                Some(BlockRule::Causal) => 0..row + 1,
-                Some(BlockRule::Bidirectional) => 0..queries.time,
-            },
-        };
-        let seen: Vec<Visible> = (0..queries.time).map(sees).collect();
-        let cache = KeysValues {
-            keys: kv.keys(),
-            values: kv.values(),
-        };
-        let shape = kernels::Attention {
-            queries,
-            kv_heads,
-            scale,
-        };
-        let mut out = vec![0.0; q.elem_count()];
-        kernels::attention(
-            &self.cpu,
-            shape,
-            view(&q).strided(op)?,
-            cache,
-            beside,
-            &seen,
-            &mut out,
-        );
-        Self::heads_tensor(op, out, queries)
+        heads::attention(&self.cpu, q, kv, block, scale, visible)
     }
 
     fn kv_new(&self, shape: KvShape) -> Result<HostKv> {
@@ -449,8 +299,8 @@ impl Backend for CandleCpu {
         expect("keys to append", k, &[1, heads, rows, head_dim])?;
         expect("values to append", v, &[1, heads, rows, head_dim])?;
         let (keys, values) = kv.extend(rows);
-        self.gather("kv_append", k, keys)?;
-        self.gather("kv_append", v, values)
+        heads::gather(&self.cpu, "kv_append", k, keys)?;
+        heads::gather(&self.cpu, "kv_append", v, values)
     }
 
     fn kv_keep(&self, kv: &mut HostKv, rows: Range<usize>) {
@@ -466,27 +316,7 @@ impl Backend for CandleCpu {
     }
 
     fn swiglu(&self, gate: &CpuWeight, up: &CpuWeight, x: &Tensor) -> Result<Tensor> {
-        let (rows, width) = rows_of("swiglu", x)?;
-        let sizes = [gate.inputs(), up.inputs(), gate.outputs()];
-        if sizes != [width, width, up.outputs()] {
-            return Err(Error::shape(
-                "swiglu: input",
-                format!("[1, rows, {}]", gate.inputs()),
-                format!("{:?}", x.dims()),
-            ));
-        }
-        let x = dense("swiglu", x)?;
-        let mut out = vec![0.0; rows * gate.outputs()];
-        kernels::glu(
-            &self.cpu,
-            view(&x).dense("swiglu")?,
-            rows,
-            gate.matrix(),
-            up.matrix(),
-            Activation::Silu,
-            &mut out,
-        );
-        tensor("swiglu", out, &[1, rows, gate.outputs()])
+        products::swiglu(&self.cpu, gate, up, x)
     }
 
     fn gated_rms_norm(
@@ -496,53 +326,11 @@ impl Backend for CandleCpu {
         weight: &Tensor,
         eps: f32,
     ) -> Result<Tensor> {
-        let op = "gated_rms_norm";
-        let width = self.dim(weight, 0);
-        expect("gated_rms_norm: gate", gate, x.dims())?;
-        if width == 0 || x.dims().last() != Some(&width) {
-            return Err(Error::shape(
-                op,
-                format!("a last axis of {width}"),
-                format!("{:?}", x.dims()),
-            ));
-        }
-        let (x, gate) = (dense(op, x)?, dense(op, gate)?);
-        let mut out = vec![0.0; x.elem_count()];
-        let (values, gates, weight) = (view(&x), view(&gate), view(weight));
-        kernels::gated_rms_norm(
-            &self.cpu,
-            values.dense(op)?,
-            gates.dense(op)?,
-            width,
-            weight.dense(op)?,
-            eps,
-            &mut out,
-        );
-        tensor(op, out, x.dims())
+        recurrent::gated_rms_norm(&self.cpu, x, gate, weight, eps)
     }
 
     fn short_conv(&self, window: &Tensor, rows: &Tensor, kernel: &Tensor) -> Result<Tensor> {
-        let op = "short_conv";
-        let (time, channels) = rows_of(op, rows)?;
-        let taps = self.dim(kernel, 0);
-        expect("short_conv: kernel", kernel, &[taps, channels])?;
-        expect(
-            "short_conv: window",
-            window,
-            &[1, taps.saturating_sub(1), channels],
-        )?;
-        let (window, rows, kernel) = (dense(op, window)?, dense(op, rows)?, dense(op, kernel)?);
-        let (w, r, k) = (view(&window), view(&rows), view(&kernel));
-        let mut out = vec![0.0; time * channels];
-        kernels::short_conv(
-            &self.cpu,
-            w.dense(op)?,
-            r.dense(op)?,
-            k.dense(op)?,
-            channels,
-            &mut out,
-        );
-        tensor(op, out, &[1, time, channels])
+        recurrent::short_conv(&self.cpu, window, rows, kernel)
     }
 
     fn gated_delta(
@@ -610,30 +398,7 @@ impl Backend for CandleCpu {
     }
 
     fn dynamic_conv(&self, y: &Tensor, base: &Tensor, dynamic: &Tensor) -> Result<Tensor> {
-        let op = "dynamic_conv";
-        let (time, channels) = rows_of(op, y)?;
-        let (taps, groups) = (self.dim(base, 0), self.dim(dynamic, 3));
-        expect("dynamic_conv: base", base, &[taps, channels])?;
-        expect("dynamic_conv: kernels", dynamic, &[1, time, taps, groups])?;
-        if groups == 0 || channels % groups != 0 {
-            return Err(Error::shape(
-                "dynamic_conv: groups",
-                format!("a divisor of {channels}"),
-                groups,
-            ));
-        }
-        let (y, base, dynamic) = (dense(op, y)?, dense(op, base)?, dense(op, dynamic)?);
-        let (base, dynamic) = (view(&base), view(&dynamic));
-        let kernel = kernels::DynamicKernel {
-            taps,
-            base: base.dense(op)?,
-            dynamic: dynamic.dense(op)?,
-            groups,
-            stride: taps * groups,
-        };
-        let mut out = vec![0.0; time * channels];
-        kernels::dynamic_conv(&self.cpu, view(&y).dense(op)?, channels, kernel, &mut out);
-        tensor(op, out, &[1, time, channels])
+        recurrent::dynamic_conv(&self.cpu, y, base, dynamic)
     }
 
     fn moe(
@@ -643,40 +408,7 @@ impl Backend for CandleCpu {
         experts: &CpuExperts,
         params: &MoeParams,
     ) -> Result<Tensor> {
-        let op = "moe";
-        let (rows, hidden) = rows_of(op, x)?;
-        expect("moe: router logits", logits, &[1, rows, experts.count()])?;
-        if hidden != experts.hidden() || params.top_k == 0 || params.top_k > experts.count() {
-            let expected = format!(
-                "[1, rows, {}] and 1 to {} experts per row",
-                experts.hidden(),
-                experts.count()
-            );
-            return Err(Error::shape(
-                op,
-                expected,
-                format!("{:?} and {}", x.dims(), params.top_k),
-            ));
-        }
-        let (x, logits) = (dense(op, x)?, dense(op, logits)?);
-        let (ids, weights) =
-            choose::routes(&self.cpu, view(&logits).dense(op)?, experts.count(), params);
-        let routes = kernels::Routes {
-            per_row: params.top_k,
-            ids: &ids,
-            weights: &weights,
-        };
-        let mut out = vec![0.0; rows * hidden];
-        kernels::moe(
-            &self.cpu,
-            view(&x).dense(op)?,
-            rows,
-            routes,
-            &experts.matrices(),
-            Activation::Silu,
-            &mut out,
-        );
-        tensor(op, out, &[1, rows, hidden])
+        products::moe(&self.cpu, x, logits, experts, params)
     }
 
     fn propose(&self, logits: &Tensor, rule: &ProposalRule) -> Result<Drafted<Self>> {

@@ -66,3 +66,8 @@ pub(super) fn expect(op: &'static str, t: &Tensor, shape: &[usize]) -> Result<()
         ))
     }
 }
+
+/// Size of an axis; 0 if there is no such axis.
+pub(super) fn dim(t: &Tensor, axis: usize) -> usize {
+    t.dims().get(axis).copied().unwrap_or(0)
+}

@@ -227,6 +227,14 @@ unsafe fn tile<S: Simd, W: Format, const R: usize, const C: usize>(
             let (first, second) = load_rows::<S, R>(s, x.add(step * STEP), stride);
             for c in 0..C {
                 let (a, b) = W::load(s, from.add(c * distance));
+                if row == 0 && step < whole {
+                    // The weights come from far away and once; the tiles of the columns after these need them next.
+                    let ahead = w.wrapping_add(step * STEP * W::BYTES + (C + c) * row_bytes);
+                    s.prefetch(ahead);
+                    if W::BYTES == 4 {
+                        s.prefetch(ahead.wrapping_add(64));
+                    }
+                }
                 for r in 0..R {
                     acc[r][c] = s.fma(first[r], a, acc[r][c]);
                     acc[r][c] = s.fma(second[r], b, acc[r][c]);

@@ -62,6 +62,9 @@ pub(crate) trait Simd: Copy {
     fn round(self, v: Self::V) -> Self::V;
     /// `v · 2ⁿ` for integral `n` in [-252, 254], rounded once; anything for other `n`.
     fn scale(self, v: Self::V, n: Self::V) -> Self::V;
+    /// Asks for the cache line at an address, which need not be readable.
+    #[inline(always)]
+    fn prefetch(self, _at: *const u8) {}
     /// The sum of the lanes: i + (i+8), then i + (i+4), i + (i+2), i + (i+1).
     fn sum(self, v: Self::V) -> f32;
     /// Four such sums.

@@ -49,6 +49,12 @@ impl Simd for Avx512 {
     const TILE_COLS: usize = 4;
     const NARROW_COLS: usize = 8;
 
+    #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        // SAFETY: a prefetch reads nothing, so any address will do; every x86-64 has the instruction.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
     ops! {
         fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
         fn load(from: &[f32; LANES]) -> __m512 { _mm512_loadu_ps(from.as_ptr()) }
@@ -105,6 +111,12 @@ impl Simd for Avx2 {
     const TILE_ROWS: usize = 2;
     const TILE_COLS: usize = 2;
     const NARROW_COLS: usize = 4;
+
+    #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        // SAFETY: a prefetch reads nothing, so any address will do; every x86-64 has the instruction.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
 
     ops! {
         fn splat(x: f32) -> [__m256; 2] { [_mm256_set1_ps(x); 2] }
