@@ -1,8 +1,13 @@
 //! The readers on real and on hostile model folders.
 
 mod readers {
-    mod checkpoint;
+    mod checkpoint_claims;
+    mod checkpoint_files;
+    mod checkpoint_weights;
     mod draft_config;
+    mod draft_kinds;
+    mod draft_layers;
+    mod draft_rope;
     mod golden;
     mod hostile;
     mod support;

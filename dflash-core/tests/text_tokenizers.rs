@@ -523,7 +523,7 @@ fn check(json: &Value, ids: &[u32], skip: bool) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(64), ..ProptestConfig::default() })]
 
     #[test]
     fn byte_level_streams_equal_the_whole(ids in prop::collection::vec(0u32..270, 0..80), skip: bool) {

@@ -143,7 +143,7 @@ pub struct KvShape {
 }
 
 /// Keys and values of a block that attention sees beside the cache, `[1, kv_heads, rows, head_dim]`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Block<'a, T> {
     /// Keys, rotated.
     pub k: &'a T,
@@ -219,7 +219,7 @@ pub struct MoeParams {
 }
 
 /// DFlash 2's candidate selector.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct PathRule<'a, B: Backend> {
     /// Row per token `[vocab, rank]`, read for the token before.
     pub predecessor: &'a B::Weight,

@@ -296,8 +296,9 @@ fn best_two(scores: impl Iterator<Item = (u32, f32)>) -> Choice {
 
 /// The tokens that top-k, top-p and min-p leave, with their `logit / T`, best first.
 fn filter(logits: &[f32], s: &Sampling) -> Vec<(u32, f32)> {
+    // Adding 0 turns -0 into +0: the order below would tell them apart although they are equal.
     let mut kept: Vec<(u32, f32)> = (0u32..)
-        .zip(logits.iter().map(|l| l / s.temperature))
+        .zip(logits.iter().map(|l| l / s.temperature + 0.0))
         .collect();
     let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
     if s.top_k > 0 && s.top_k < kept.len() {
@@ -477,6 +478,29 @@ mod tests {
             }),
             [0]
         );
+    }
+
+    #[test]
+    fn zeros_of_either_sign_rank_by_id() {
+        let ids = |logits: &[f32], s: Sampling| {
+            let s = Sampling {
+                temperature: 0.5,
+                ..s
+            };
+            filter(logits, &s).iter().map(|k| k.0).collect::<Vec<_>>()
+        };
+        let one = Sampling {
+            top_k: 1,
+            ..Default::default()
+        };
+        let half = Sampling {
+            top_p: 0.5,
+            ..Default::default()
+        };
+        for (logits, first) in [([-0.0, 0.0, -9.0], 0), ([-9.0, -0.0, 0.0], 1)] {
+            assert_eq!(ids(&logits, one), [first], "{logits:?}");
+            assert_eq!(ids(&logits, half)[0], first, "{logits:?}");
+        }
     }
 
     #[test]

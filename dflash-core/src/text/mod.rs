@@ -6,7 +6,7 @@
 //! quality without any message.
 //!
 //! A special token's spelling inside a message stays text: only the template writes control tokens
-//! ([`Tokenizer::encode_chat`]). Raw prompts are the user's own business ([`Tokenizer::encode_raw`]).
+//! (`Tokenizer::encode_chat`). Raw prompts are the user's own business (`Tokenizer::encode_raw`).
 
 #[cfg(feature = "text")]
 mod chat;

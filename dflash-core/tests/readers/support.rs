@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dflash_core::checkpoint::{Bytes, Checkpoint};
+use dflash_core::checkpoint::{Bytes, Checkpoint, Claims};
 use dflash_core::config::{DraftConfig, TargetConfig};
 use dflash_core::{Error, Result};
 use serde_json::{Map, Value, json};
@@ -133,4 +133,21 @@ pub(super) fn raw_safetensors(header: &str, bytes: usize) -> Vec<u8> {
 pub(super) fn checkpoint(tensors: &[(&str, &str, &[usize])]) -> Checkpoint {
     Checkpoint::from_bytes("made.safetensors", Bytes::copied(&safetensors(tensors)))
         .expect("valid file")
+}
+
+/// Tensors of a made file: name, type and shape.
+pub(super) type Tensors<'a> = &'a [(&'a str, &'a str, &'a [usize])];
+
+/// The norm that marks the first layer of a decoder.
+pub(super) const NORM: &str = "model.layers.0.input_layernorm.weight";
+
+/// The tensors of a file, as a `qwen3` target with this `quantization` claims them.
+pub(super) fn claims_with(tensors: Tensors<'_>, quantization: Value) -> Result<Claims> {
+    let config = target("qwen3", &[("quantization", quantization)]).expect("valid");
+    checkpoint(tensors).claims_for(&config)
+}
+
+/// The same without quantization.
+pub(super) fn claims(tensors: Tensors<'_>) -> Claims {
+    claims_with(tensors, Value::Null).expect("one nest")
 }

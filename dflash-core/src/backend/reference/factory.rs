@@ -54,9 +54,45 @@ impl BackendFactory for ReferenceFactory {
             return Err(Error::request("dtype", reason)
                 .with_hint("use `--dtype f32` or `auto`; weights stay in their file's format"));
         }
+        let mut request = request.clone();
         if let Some(threads) = request.threads.filter(|t| *t != 1) {
-            tracing::info!(threads, "the reference backend uses one thread");
+            request.notes.push(format!(
+                "{threads} threads were asked for; the reference backend uses one"
+            ));
         }
-        load_on(&Reference::new(), 1, request)
+        load_on(&Reference::new(), 1, &request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::load::ModelSource;
+
+    #[test]
+    fn unused_threads_are_noted() {
+        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nano/target");
+        let notes = |threads| {
+            let request = LoadRequest {
+                threads,
+                notes: vec!["decided before loading".into()],
+                ..LoadRequest::new(ModelSource::Folder(target.clone()))
+            };
+            let loaded = ReferenceFactory.load(&request).expect("loads");
+            let report = loaded.engine.report();
+            assert_eq!(report.threads, 1);
+            report.notes.clone()
+        };
+        let (asked, quiet) = (notes(Some(3)), notes(None));
+        assert_eq!(quiet[0], "decided before loading");
+        assert_eq!(notes(Some(1)), quiet);
+        assert_eq!(asked[0], quiet[0]);
+        assert!(
+            asked[1].contains("3 threads") && asked[1].contains("one"),
+            "{asked:?}"
+        );
+        assert_eq!(asked[2..], quiet[1..]);
     }
 }

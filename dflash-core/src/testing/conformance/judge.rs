@@ -24,13 +24,21 @@ macro_rules! same {
         let dtype = $judge.backend.dtype();
         let theirs = {
             let $b = &$judge.reference;
-            #[allow(unused_mut, unused_variables)]
+            #[allow(
+                unused_mut,
+                unused_variables,
+                reason = "an expression may make no tensors, or only borrow the maker"
+            )]
             let mut $make = $crate::testing::conformance::make::Maker::new($b, dtype, seed);
             $crate::testing::conformance::judge::attempt(|| $body)
         };
         let ours = {
             let $b = $judge.backend;
-            #[allow(unused_mut, unused_variables)]
+            #[allow(
+                unused_mut,
+                unused_variables,
+                reason = "an expression may make no tensors, or only borrow the maker"
+            )]
             let mut $make = $crate::testing::conformance::make::Maker::new($b, dtype, seed);
             $crate::testing::conformance::judge::attempt(|| $body)
         };

@@ -62,7 +62,7 @@ fn invariant<B: Backend>(
 /// Builds a case's inputs, or notes why they cannot be built.
 macro_rules! inputs {
     ($j:expr, $op:expr, $case:expr, $make:ident => $body:expr) => {{
-        #[allow(unused_mut)]
+        #[allow(unused_mut, reason = "an expression may only borrow the maker")]
         let mut $make = $j.maker();
         match attempt(|| Ok($body)) {
             Ok(inputs) => inputs,
