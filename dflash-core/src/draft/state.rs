@@ -22,6 +22,13 @@ impl<B: Backend> DraftState<B> {
         self.contexts.iter().map(KvCache::rows).collect()
     }
 
+    /// Leaves out rows that no block will see. Only before the first row that is kept.
+    pub(crate) fn skip(&mut self, rows: usize) {
+        for context in &mut self.contexts {
+            context.skip(rows);
+        }
+    }
+
     pub(super) fn memory(&self) -> DraftMemory {
         DraftMemory {
             rows: self.contexts.iter().map(KvCache::rows).max().unwrap_or(0),

@@ -55,6 +55,17 @@ impl RefKv {
         self.shape
     }
 
+    /// The numbers of memory that no row uses: NaN in a debug build.
+    pub fn unused(&self) -> Vec<f32> {
+        let width = self.width();
+        let used = self.front * width..(self.front + self.rows) * width;
+        [&self.k, &self.v]
+            .into_iter()
+            .flat_map(|memory| memory[..used.start].iter().chain(&memory[used.end..]))
+            .copied()
+            .collect()
+    }
+
     fn width(&self) -> usize {
         self.shape.heads * self.shape.head_dim
     }
@@ -64,12 +75,12 @@ impl RefKv {
     }
 
     /// The key of a row and head.
-    pub(super) fn key(&self, row: usize, head: usize) -> &[f32] {
+    pub fn key(&self, row: usize, head: usize) -> &[f32] {
         &self.k[self.span(row, head)]
     }
 
     /// The value of a row and head.
-    pub(super) fn value(&self, row: usize, head: usize) -> &[f32] {
+    pub fn value(&self, row: usize, head: usize) -> &[f32] {
         &self.v[self.span(row, head)]
     }
 

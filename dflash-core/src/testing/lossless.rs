@@ -1,0 +1,467 @@
+//! The text and the caches are plain decoding's, whatever the draft says.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use super::drive::{self, decode, finish, watch};
+use super::fakes::{Behaviour, FakeDraft};
+use super::golden;
+use super::inspect::{InspectKv, Snapshot};
+use crate::backend::Backend;
+use crate::draft::Draft;
+use crate::models::{Target, TargetState};
+use crate::spec::{
+    Occurred, Pending, Report, Request, RowRule, Rows, Sampling, SpecEngine, TargetModel,
+};
+use crate::Result;
+
+/// A target, a prompt, and how far to decode.
+#[derive(Debug, Clone, Copy)]
+pub struct Case<'a> {
+    /// Folder of the target.
+    pub target: &'a Path,
+    /// Token ids of the prompt.
+    pub prompt: &'a [u32],
+    /// Tokens to generate.
+    pub tokens: usize,
+    /// Rows per block, the largest that is tried.
+    pub block: usize,
+}
+
+/// What a fake must be caught doing, so that an equal text means something.
+fn misbehaved(behaviour: Behaviour, block: usize, report: &Report) -> Option<String> {
+    // The last round may be cut by the budget.
+    let full = &report.acceptance_lengths[..report.rounds.saturating_sub(1)];
+    let all = |length: usize| full.iter().all(|l| *l == length);
+    let slots = block - 1;
+    let fits = report.rounds > 0
+        && report.drafted > 0
+        && match behaviour {
+            Behaviour::Oracle => all(block) && report.accepted > 0 && report.draft_active,
+            Behaviour::Liar => all(1) && report.accepted == 0 && report.draft_active,
+            Behaviour::Half(right) => {
+                all(right.min(slots) + 1) && (right == 0 || report.accepted > 0)
+            }
+            // Few blocks may all happen to be right or wrong.
+            Behaviour::Scattered(_) => {
+                report.rounds < 8 || (report.accepted > 0 && report.accepted < report.drafted)
+            }
+            Behaviour::Random(_) => report.accepted < report.drafted && report.draft_active,
+            Behaviour::NotANumber(_) | Behaviour::Unflagged => {
+                all(1)
+                    && report.accepted == 0
+                    && report.non_finite_drafts == 2
+                    && !report.draft_active
+                    && report
+                        .draft_inactive_reason
+                        .as_ref()
+                        .is_some_and(|r| r.contains("not finite"))
+            }
+            Behaviour::FailsToPropose(_) | Behaviour::FailsToAbsorb(_) => {
+                !report.draft_active
+                    && report
+                        .draft_inactive_reason
+                        .as_ref()
+                        .is_some_and(|r| r.contains("failed"))
+                    && report.notes.iter().any(|n| n.contains("failed"))
+            }
+        };
+    (!fits).then(|| {
+        format!(
+            "{behaviour:?} at block {block}: {} rounds of {full:?}, {} of {} accepted, active: {}, not finite: {}",
+            report.rounds,
+            report.accepted,
+            report.drafted,
+            report.draft_active,
+            report.non_finite_drafts
+        )
+    })
+}
+
+/// Every behaviour that [`check_text`] tries at a block size.
+pub fn behaviours(block: usize) -> Vec<Behaviour> {
+    let mut all = vec![
+        Behaviour::Oracle,
+        Behaviour::Liar,
+        Behaviour::Random(1),
+        Behaviour::NotANumber(None),
+        Behaviour::NotANumber(Some(0)),
+        Behaviour::NotANumber(Some(block - 2)),
+        Behaviour::Unflagged,
+        Behaviour::FailsToPropose(1),
+    ];
+    all.extend((1..block).map(Behaviour::Half));
+    if block > 2 {
+        all.extend((0..3).map(Behaviour::Scattered));
+    }
+    all
+}
+
+/// The text with every fake and block size against plain decoding, greedy and sampled. Returns what differs.
+///
+/// # Errors
+/// If the target cannot be loaded or a run fails.
+pub fn check_text<B: Backend>(backend: &B, case: &Case<'_>) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for sampling in [Sampling::default(), sampled(7)] {
+        let plain = plain_text(backend, case, sampling)?;
+        let vocab = drive::load_report(backend, case.target)?.vocab_size;
+        for block in [2, 3, 5, case.block] {
+            let chunk = 1 + block;
+            let absorbs = case.prompt.len().div_ceil(chunk) + 1;
+            let fails = Behaviour::FailsToAbsorb(absorbs);
+            for behaviour in behaviours(block).into_iter().chain([fails]) {
+                let fake =
+                    FakeDraft::new(backend, behaviour, case.prompt, &plain, vocab, case.block);
+                let mut engine = drive::engine(backend, case.target, Some(fake))?;
+                let request = Request {
+                    sampling,
+                    block_size: Some(block),
+                    prefill_chunk: chunk,
+                    ..golden::request(case.prompt, case.tokens)
+                };
+                let report = finish(&mut engine, &request)?;
+                if report.tokens != plain {
+                    found.push(format!(
+                        "{behaviour:?} at block {block}, temperature {}: tokens {}",
+                        sampling.temperature,
+                        golden::first_difference(&report.tokens, &plain)
+                    ));
+                }
+                found.extend(misbehaved(behaviour, block, &report));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Temperature 1, so that a text has real entropy.
+fn sampled(seed: u64) -> Sampling {
+    Sampling {
+        temperature: 1.0,
+        seed,
+        ..Sampling::default()
+    }
+}
+
+fn plain_text<B: Backend>(backend: &B, case: &Case<'_>, sampling: Sampling) -> Result<Vec<u32>> {
+    let target = golden::load_target(backend, case.target)?;
+    decode(
+        &target,
+        &mut target.new_state()?,
+        case.prompt,
+        case.tokens,
+        sampling,
+        &mut |_| Ok(()),
+    )
+}
+
+/// The text of a real draft at every block size against plain decoding, with several kinds of sampling. Returns what differs.
+///
+/// # Errors
+/// If a folder cannot be loaded or a run fails.
+pub fn check_draft_text<B: Backend>(
+    backend: &B,
+    case: &Case<'_>,
+    draft: &Path,
+    blocks: &[usize],
+) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    let mut loaded = golden::load(backend, case.target, Some(draft))?;
+    for sampling in [
+        Sampling::default(),
+        sampled(1),
+        Sampling {
+            top_k: 20,
+            top_p: 0.9,
+            ..sampled(2)
+        },
+        Sampling {
+            min_p: 0.05,
+            repetition_penalty: 1.3,
+            temperature: 0.7,
+            ..sampled(3)
+        },
+        Sampling {
+            repetition_penalty: 1.5,
+            ..Sampling::default()
+        },
+    ] {
+        let request = Request {
+            sampling,
+            ..golden::request(case.prompt, case.tokens)
+        };
+        let plain = finish(
+            loaded.engine.as_mut(),
+            &Request {
+                draft: false,
+                ..request.clone()
+            },
+        )?;
+        if plain.drafted > 0 || plain.draft_active {
+            found.push("a plain run drafted".into());
+        }
+        for &block in blocks {
+            let request = Request {
+                block_size: Some(block),
+                prefill_chunk: block + 2,
+                ..request.clone()
+            };
+            let report = finish(loaded.engine.as_mut(), &request)?;
+            if report.tokens != plain.tokens {
+                found.push(format!(
+                    "block {block}, {sampling:?}: tokens {}",
+                    golden::first_difference(&report.tokens, &plain.tokens)
+                ));
+            }
+            if block > 1 && (report.rounds == 0 || report.drafted == 0 || !report.draft_active) {
+                found.push(format!("block {block}: nothing was drafted"));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Plain decoding with the state after every token.
+#[derive(Debug)]
+pub struct PlainStates {
+    /// Generated tokens; the last one is not in the last state.
+    pub tokens: Vec<u32>,
+    /// State i has committed the prompt and i tokens.
+    pub states: Vec<Snapshot>,
+    prompt: usize,
+}
+
+impl PlainStates {
+    /// Decodes greedily, one row a step.
+    ///
+    /// # Errors
+    /// The model's.
+    pub fn decode<B: InspectKv>(target: &Target<B>, prompt: &[u32], tokens: usize) -> Result<Self> {
+        let mut states = Vec::new();
+        let tokens = decode(
+            target,
+            &mut target.new_state()?,
+            prompt,
+            tokens,
+            Sampling::default(),
+            &mut |state| {
+                states.push(Snapshot::of(target.backend(), state)?);
+                Ok(())
+            },
+        )?;
+        Ok(Self {
+            tokens,
+            states,
+            prompt: prompt.len(),
+        })
+    }
+
+    /// What a state differs in from plain decoding's at the same position.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn differences<B: InspectKv>(
+        &self,
+        backend: &B,
+        state: &TargetState<B>,
+    ) -> Result<Vec<String>> {
+        let position = state.position();
+        let Some(plain) = position
+            .checked_sub(self.prompt)
+            .and_then(|i| self.states.get(i))
+        else {
+            return Ok(vec![format!("no plain state at position {position}")]);
+        };
+        Ok(Snapshot::of(backend, state)?.differences(plain))
+    }
+}
+
+/// Every cache after every round against plain decoding's, for one behaviour, block and chunk size. Returns what differs.
+///
+/// # Errors
+/// If the target cannot be loaded or a run fails.
+pub fn check_rounds<B: InspectKv>(
+    backend: &B,
+    case: &Case<'_>,
+    plain: &PlainStates,
+    behaviour: Behaviour,
+    chunk: usize,
+) -> Result<Vec<String>> {
+    let target = golden::load_target(backend, case.target)?;
+    let vocab = target.decoder().vocab_size();
+    let fake = FakeDraft::new(
+        backend,
+        behaviour,
+        case.prompt,
+        &plain.tokens,
+        vocab,
+        case.block,
+    );
+    let mut engine: SpecEngine<Target<B>, FakeDraft<B>> =
+        drive::engine(backend, case.target, Some(fake))?;
+    let request = Request {
+        prefill_chunk: chunk,
+        ..golden::request(case.prompt, case.tokens)
+    };
+    let mut found = Vec::new();
+    let mut rounds = 0;
+    let report = watch(&mut engine, &request, usize::MAX, &mut |state, _, round| {
+        if state.position() >= case.prompt.len() {
+            rounds += usize::from(round.is_some());
+            found.extend(
+                plain
+                    .differences(backend, state)?
+                    .into_iter()
+                    .map(|d| format!("{behaviour:?}, chunk {chunk}, round {rounds}: {d}")),
+            );
+        }
+        Ok(())
+    })?;
+    if rounds == 0 || report.tokens != plain.tokens[..case.tokens] {
+        found.push(format!(
+            "{behaviour:?}, chunk {chunk}: {rounds} rounds, tokens {}",
+            golden::first_difference(&report.tokens, &plain.tokens)
+        ));
+    }
+    found.extend(misbehaved(behaviour, case.block, &report));
+    Ok(found)
+}
+
+/// A block whose first `keep` rows are committed, for every `keep`; a block that is dropped; and one of which too much is
+/// asked. Caches and tap rows against plain decoding's. Returns what differs.
+///
+/// # Errors
+/// If the target cannot be loaded or a run fails.
+pub fn check_commits<B: InspectKv>(backend: &B, case: &Case<'_>) -> Result<Vec<String>> {
+    let mut target = golden::load_target(backend, case.target)?;
+    let depth = target.decoder().depth();
+    target.set_taps(&[0, depth / 2, depth - 1])?;
+    let plain = PlainStates::decode(&target, case.prompt, 2 * case.block + 4)?;
+    let plain_taps = plain_taps(&target, case.prompt, &plain.tokens)?;
+    let fake = FakeDraft::new(
+        backend,
+        Behaviour::Oracle,
+        case.prompt,
+        &plain.tokens,
+        target.decoder().vocab_size(),
+        case.block,
+    );
+    let mut found = Vec::new();
+    let occurred = Occurred::default();
+    for start in [0, 3] {
+        let ids = [case.prompt, &plain.tokens[..start]].concat();
+        let before = drive::prefilled(&target, &ids)?;
+        let anchor = plain.tokens[start];
+        let rest = &plain.tokens[start + 1..start + case.block];
+        let rule = RowRule {
+            sampling: Sampling::default(),
+            position: ids.len() + 1,
+            occurred: &occurred,
+        };
+        for keep in 1..=case.block {
+            let place = |what: &str| format!("block at {}, {what} {keep}", ids.len());
+            let mut state = before.fork()?;
+            // Rows past `keep` are wrong, so that nothing of them may stay.
+            let mut drafts = rest.to_vec();
+            drafts[keep - 1..].iter_mut().for_each(|id| *id ^= 1);
+            let drafted = fake.drafted(&drafts, true)?;
+            // Dropped, before and after it was read.
+            drop(target.verify(&mut state, anchor, Some(&drafted))?);
+            found.extend(labelled(&place("dropped unread"), plain.differences(backend, &state)?));
+            let mut pending = target.verify(&mut state, anchor, Some(&drafted))?;
+            pending.choose(&rule)?;
+            drop(pending);
+            found.extend(labelled(&place("dropped"), plain.differences(backend, &state)?));
+            // More than there is.
+            let pending = target.verify(&mut state, anchor, Some(&drafted))?;
+            if pending.commit(rows(case.block + 1)).is_ok() {
+                found.push(place("more rows were kept than verified"));
+            }
+            found.extend(labelled(&place("refused"), plain.differences(backend, &state)?));
+            // Committed.
+            let mut pending = target.verify(&mut state, anchor, Some(&drafted))?;
+            let verdict = pending.choose(&rule)?;
+            if verdict.rows.len() != keep {
+                found.push(place("the verdict does not end at the wrong row"));
+            }
+            let context = pending.commit(rows(keep))?;
+            found.extend(labelled(&place("committed"), plain.differences(backend, &state)?));
+            for (tap, own) in context.taps.iter().enumerate() {
+                let at = case.prompt.len() + start;
+                let width = plain_taps[tap].len() / (case.prompt.len() + plain.tokens.len());
+                if bits(&backend.read(own)?)
+                    != bits(&plain_taps[tap][at * width..(at + keep) * width])
+                {
+                    found.push(place("tap rows differ"));
+                }
+            }
+            // And on from there, plainly.
+            let mut chosen = plain.tokens[..=start + keep].to_vec();
+            drive::go_on(
+                &target,
+                &mut state,
+                &mut chosen,
+                start + keep + 3,
+                Sampling::default(),
+                &mut Occurred::default(),
+                &mut |state| {
+                    found.extend(labelled(&place("after"), plain.differences(backend, state)?));
+                    Ok(())
+                },
+            )?;
+            if chosen != plain.tokens[..chosen.len()] {
+                found.push(place("the text goes on differently after"));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The tap rows of prompt and tokens, from one prompt pass: `[rows, hidden]` per tap.
+fn plain_taps<B: Backend>(
+    target: &Target<B>,
+    prompt: &[u32],
+    tokens: &[u32],
+) -> Result<Vec<Vec<f32>>> {
+    let mut state = target.new_state()?;
+    let context = target.prefill(&mut state, &[prompt, tokens].concat())?;
+    context.taps.iter().map(|t| target.backend().read(t)).collect()
+}
+
+/// A target with a draft's taps, and the draft bound to it.
+///
+/// # Errors
+/// Whatever loading finds.
+pub fn load_pair<B: Backend>(
+    backend: &B,
+    target: &Path,
+    draft: &Path,
+    window: Option<usize>,
+) -> Result<(Target<B>, Draft<B>)> {
+    use crate::load::{ModelFiles, ModelSource};
+    let files = ModelFiles::open(&ModelSource::Folder(draft.into()))?;
+    let config = files.draft_config()?;
+    let mut model = golden::load_target(backend, target)?;
+    model.set_taps(&config.target_layer_ids)?;
+    let (draft, _) = Draft::load(
+        backend,
+        &config,
+        &files.checkpoint,
+        model.decoder().lend(),
+        window,
+    )?;
+    Ok((model, draft))
+}
+
+fn rows(n: usize) -> NonZeroUsize {
+    NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN)
+}
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|x| x.to_bits()).collect()
+}
+
+fn labelled(place: &str, differences: Vec<String>) -> impl Iterator<Item = String> {
+    differences.into_iter().map(move |d| format!("{place}: {d}"))
+}

@@ -1,0 +1,104 @@
+//! The reference backend: text and caches are plain decoding's, whatever the draft says.
+
+use std::path::{Path, PathBuf};
+
+use dflash_core::backend::reference::Reference;
+use dflash_core::testing::fakes::Behaviour;
+use dflash_core::testing::golden::load_target;
+use dflash_core::testing::lossless::{
+    Case, PlainStates, check_commits, check_draft_text, check_rounds, check_text,
+};
+use dflash_core::testing::record::Record;
+
+struct Golden {
+    folder: PathBuf,
+    target: PathBuf,
+    prompt: Vec<u32>,
+}
+
+fn golden(name: &str) -> Golden {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
+    let record = Record::read(&folder.join("target.golden.safetensors")).expect("a record");
+    Golden {
+        target: folder.join("target"),
+        prompt: record.ids("input_ids").expect("a prompt"),
+        folder,
+    }
+}
+
+impl Golden {
+    fn case(&self, tokens: usize) -> Case<'_> {
+        Case {
+            target: &self.target,
+            prompt: &self.prompt,
+            tokens,
+            block: 8,
+        }
+    }
+}
+
+fn none(what: &str, found: &[String]) {
+    let shown = &found[..found.len().min(20)];
+    assert!(found.is_empty(), "{what}: {} differences\n{}", found.len(), shown.join("\n"));
+}
+
+fn text(name: &str) {
+    let g = golden(name);
+    let backend = Reference::new();
+    none(name, &check_text(&backend, &g.case(26)).expect("it runs"));
+}
+
+fn drafts(name: &str) {
+    let g = golden(name);
+    let backend = Reference::new();
+    for draft in ["d1", "d1-swa", "d2", "d2-allswa"] {
+        let found = check_draft_text(&backend, &g.case(40), &g.folder.join(draft), &[1, 2, 3, 5, 8]);
+        none(&format!("{name}/{draft}"), &found.expect("it runs"));
+    }
+}
+
+/// Half(k) for every k and random patterns, several chunk sizes.
+fn rounds(name: &str) {
+    let g = golden(name);
+    let backend = Reference::new();
+    let case = g.case(40);
+    let target = load_target(&backend, &g.target).expect("it loads");
+    let plain = PlainStates::decode(&target, &g.prompt, case.tokens).expect("it decodes");
+    let all = (0..case.block)
+        .map(Behaviour::Half)
+        .chain((0..4).map(Behaviour::Scattered))
+        .chain([Behaviour::Liar, Behaviour::NotANumber(None), Behaviour::FailsToPropose(2)]);
+    for (i, behaviour) in all.enumerate() {
+        let chunk = [1, 4, 7, 512][i % 4];
+        let found = check_rounds(&backend, &case, &plain, behaviour, chunk).expect("it runs");
+        none(name, &found);
+    }
+}
+
+fn commits(name: &str) {
+    let g = golden(name);
+    let backend = Reference::new();
+    none(name, &check_commits(&backend, &g.case(40)).expect("it runs"));
+}
+
+macro_rules! targets {
+    ($($module:ident: $name:literal),* $(,)?) => {
+        $(mod $module {
+            #[test] fn text() { super::text($name); }
+            #[test] fn drafts() { super::drafts($name); }
+            #[test] fn rounds() { super::rounds($name); }
+            #[test] fn commits() { super::commits($name); }
+        })*
+    };
+}
+
+targets! {
+    qwen3: "qwen3",
+    qwen3_sliding: "qwen3-swa",
+    llama3: "llama3",
+    qwen3_moe: "qwen3-moe",
+    qwen35: "qwen3.5",
+    qwen35_moe: "qwen3.5-moe",
+}
