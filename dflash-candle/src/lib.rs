@@ -1,1 +1,3 @@
 //! The candle backend.
+
+pub mod kernels;

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 const INDEX: &str = "model.safetensors.index.json";
 
 /// The largest index that is read.
-const MAX_INDEX: u64 = 256 << 20;
+const MAX_INDEX: u64 = 64 << 20;
 
 /// The files to read.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ pub(super) const MAX_LAYERS: u64 = 4096;
 pub(super) const MAX_POSITION: u64 = i32::MAX as u64;
 
 /// The largest configuration file that is read.
-const MAX_FILE: u64 = 64 << 20;
+const MAX_FILE: u64 = 16 << 20;
 
 /// Reads a whole configuration file.
 pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
@@ -37,7 +37,7 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
     if metadata.len() > MAX_FILE {
         return Err(Error::config(
             path,
-            "",
+            "(top level)",
             format!("{} bytes are too many for a configuration", metadata.len()),
         ));
     }

@@ -232,7 +232,7 @@ impl TargetConfig {
         let mut notes = Vec::new();
         let quantization = quant::read(&[&outer, text], &mut notes)?;
 
-        refuse_foreign_keys(text, &mut notes)?;
+        refuse_foreign_keys(text)?;
         let vocab_size = text.need_size("vocab_size")?;
         let hidden_size = text.need_size("hidden_size")?;
         let eps = text.float("rms_norm_eps", "a number from 0 to 1", |e| {

@@ -7,7 +7,7 @@ use super::target::{Architecture, AttentionConfig};
 use crate::Result;
 
 /// Refuses keys that change the numbers of other families.
-pub(super) fn refuse_foreign_keys(text: &Section<'_>, notes: &mut Vec<String>) -> Result<()> {
+pub(super) fn refuse_foreign_keys(text: &Section<'_>) -> Result<()> {
     for activation in ["hidden_act", "hidden_activation", "mlp_hidden_act"] {
         match text.text(activation)? {
             None | Some("silu" | "swish") => {}
@@ -35,10 +35,6 @@ pub(super) fn refuse_foreign_keys(text: &Section<'_>, notes: &mut Vec<String>) -
                 .refused(key, value.clone())
                 .with_hint("it changes what the model computes, so it is not ignored"));
         }
-        notes.push(format!(
-            "`{}` has the value that changes nothing",
-            text.dotted(key)
-        ));
     }
     Ok(())
 }

@@ -57,8 +57,8 @@ impl<B: Backend> Draft<B> {
         borrowed: Borrowed<B>,
         window: Option<usize>,
     ) -> Result<(Self, Vec<String>)> {
-        let mut claims = checkpoint.draft_claims(config.quantization.as_ref())?;
-        let b = &mut Builder::new(backend, &mut claims)?;
+        let mut claims = checkpoint.claims_for_draft(config)?;
+        let b = &mut Builder::new(backend, &mut claims);
         let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
         let windows: Vec<Option<usize>> = config
             .layers

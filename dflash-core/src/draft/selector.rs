@@ -2,7 +2,6 @@
 
 use crate::Result;
 use crate::backend::{Backend, Drafted, PathRule};
-use crate::checkpoint::WeightSource;
 use crate::config::Dflash2Config;
 use crate::nn::{Builder, Linear};
 use crate::spec::ProposalRule;
@@ -26,10 +25,9 @@ impl<B: Backend> Selector<B> {
     ) -> Result<Self> {
         let rank = config.selector_rank;
         let mut codebook = |name: &str| {
-            let source = WeightSource::Plain(
-                b.claims
-                    .float(&format!("candidate_selector.{name}"), &[vocab, rank])?,
-            );
+            let source = b
+                .claims
+                .codebook(&format!("candidate_selector.{name}"), vocab, rank)?;
             b.backend.weight(source)
         };
         let (predecessor, successor) = (

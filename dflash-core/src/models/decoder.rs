@@ -40,9 +40,10 @@ impl<B: Backend> Decoder<B> {
     pub fn load(b: &mut Builder<'_, B>, config: &TargetConfig) -> Result<Self> {
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let embedding = Rc::new(b.weight("embed_tokens", vocab, hidden)?);
-        let head = match b.claims.head(config.tie_word_embeddings, vocab, hidden)? {
-            Some(source) => Rc::new(b.backend.weight(source)?),
-            None => Rc::clone(&embedding),
+        let head = if b.claims.head_is_tied(config.tie_word_embeddings) {
+            Rc::clone(&embedding)
+        } else {
+            Rc::new(b.weight("lm_head", vocab, hidden)?)
         };
         let layers = (0..config.layers.len())
             .map(|i| Layer::load(b, i, config))

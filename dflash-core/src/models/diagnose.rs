@@ -3,7 +3,6 @@
 use super::state::TargetState;
 use super::target::Target;
 use crate::backend::Backend;
-use crate::checkpoint::StoredTensor;
 use crate::{Error, Result};
 
 /// What a diagnosis stops at.
@@ -77,29 +76,13 @@ impl<B: Backend> Target<B> {
         let own = layer.map(|l| format!("layers.{l}."));
         let belongs = |name: &str| own.as_ref().is_some_and(|own| name.contains(own.as_str()));
         let outside = |name: &str| !name.contains("layers.");
-        let names: Vec<String> = self
-            .checkpoint
-            .tensors()
-            .map(|t| t.name.to_owned())
-            .collect();
+        let names: Vec<String> = self.checkpoint.names().map(str::to_owned).collect();
         let search = |wanted: &dyn Fn(&str) -> bool| {
             names.iter().filter(|n| wanted(n)).find_map(|n| {
-                let row = first_non_finite_row(self.checkpoint.tensor(n)?)?;
+                let row = self.checkpoint.tensor(n)?.first_non_finite_row()?;
                 Some((n.clone(), row))
             })
         };
         search(&belongs).or_else(|| search(&outside))
     }
-}
-
-/// The first row (entry of axis 0) that holds a number that is not finite. Reads the tensor row by row.
-fn first_non_finite_row(tensor: &StoredTensor) -> Option<usize> {
-    tensor.float_dtype()?;
-    let rows = tensor.shape.first().copied()?;
-    (0..rows).find(|row| {
-        tensor
-            .rows(*row..row + 1)
-            .to_f32()
-            .is_ok_and(|values| values.iter().any(|v| !v.is_finite()))
-    })
 }

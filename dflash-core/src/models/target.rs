@@ -61,8 +61,8 @@ impl<B: Backend> Target<B> {
         config: &TargetConfig,
         checkpoint: &Checkpoint,
     ) -> Result<(Self, Vec<String>)> {
-        let mut claims = checkpoint.claims(config.quantization.as_ref())?;
-        let decoder = Decoder::load(&mut Builder::new(backend, &mut claims)?, config)?;
+        let mut claims = checkpoint.claims_for(config)?;
+        let decoder = Decoder::load(&mut Builder::new(backend, &mut claims), config)?;
         let nest = claims.nest().to_owned();
         let notes = claims.finish()?;
         Ok((

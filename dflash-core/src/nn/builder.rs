@@ -13,22 +13,12 @@ pub struct Builder<'a, B: Backend> {
     pub backend: &'a B,
     /// Where they come from, each once.
     pub claims: &'a mut Claims,
-    /// Whether the file holds norms of the Qwen3.5 family as offsets from one.
-    norms_are_offsets: bool,
 }
 
 impl<'a, B: Backend> Builder<'a, B> {
     /// A builder over a checkpoint's claims.
-    ///
-    /// # Errors
-    /// If the file does not tell in which form it holds its norms.
-    pub fn new(backend: &'a B, claims: &'a mut Claims) -> Result<Self> {
-        let norms_are_offsets = claims.norms_are_offsets()?;
-        Ok(Self {
-            backend,
-            claims,
-            norms_are_offsets,
-        })
+    pub fn new(backend: &'a B, claims: &'a mut Claims) -> Self {
+        Self { backend, claims }
     }
 
     /// `module.weight` `[outputs, inputs]` and, if `bias`, `module.bias` `[outputs]`.
@@ -77,7 +67,7 @@ impl<'a, B: Backend> Builder<'a, B> {
     pub fn offset_norm(&mut self, module: &str, dim: usize, eps: f32) -> Result<Norm<B>> {
         let stored = self.claims.require(&format!("{module}.weight"), &[dim])?;
         let mut values = stored.to_f32()?;
-        if self.norms_are_offsets {
+        if self.claims.norms_are_offsets() {
             for v in &mut values {
                 *v += 1.0;
             }

@@ -54,7 +54,7 @@ impl<B: Backend> GatedDelta<B> {
         let (channels, width) = (params.channels(), value_heads * value_dim);
         let by_channel = b
             .claims
-            .conv(&name("conv1d.weight"), channels, taps)?
+            .conv_kernel(&name("conv1d.weight"), channels, taps)?
             .to_f32()?;
         let by_tap: Vec<f32> = (0..taps * channels)
             .map(|i| by_channel[i % channels * taps + i / channels])

@@ -26,7 +26,7 @@ impl<B: Backend> Moe<B> {
         config: &MoeConfig,
     ) -> Result<Self> {
         let router = b.linear(&format!("{module}.gate"), config.experts, hidden, false)?;
-        let experts = b.claims.experts(module, config, hidden)?;
+        let experts = b.claims.experts(module, hidden, config)?;
         let experts = b.backend.experts(experts)?;
         let shared = match config.shared_intermediate_size {
             Some(size) => {

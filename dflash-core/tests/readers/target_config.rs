@@ -394,7 +394,7 @@ fn keys_that_would_change_the_numbers_are_refused() {
         ("no_rope_layers", json!([])),
     ] {
         let config = target("qwen3", &[(key, value)]).expect("neutral");
-        assert_noted(&config.notes, &[key]);
+        assert!(config.notes.is_empty(), "{:?}", config.notes);
     }
     let unknown = target(
         "qwen3",

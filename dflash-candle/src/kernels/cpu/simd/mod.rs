@@ -1,0 +1,85 @@
+//! Sixteen logical lanes of `f32`, whatever the width of the machine's registers.
+//!
+//! Every reduction of these kernels is written for sixteen lanes with one fixed tree at the end, so
+//! AVX-512 (one register), AVX2 (two) and NEON (four) add the same numbers in the same order and
+//! agree bit for bit. The portable path uses the same lanes without fused multiply-add and differs
+//! from them in the last bits, but is as independent of the row count as they are.
+//!
+//! The alternative, a lane count per instruction set, would save the second register on AVX2 but
+//! make results depend on the machine even where the arithmetic does not have to.
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
+pub(crate) mod portable;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86;
+
+/// Logical lanes of every vector.
+pub(crate) const LANES: usize = 16;
+
+/// The vector operations of one instruction set.
+///
+/// A value of an implementing type is proof that the machine has the instructions: the types are
+/// constructed by [`super::isa`] only, after detection.
+pub(crate) trait Simd: Copy {
+    /// Sixteen `f32`.
+    type V: Copy;
+
+    /// Most rows that one register tile of a product should hold.
+    const TILE_ROWS: usize;
+    /// Columns of such a tile.
+    const TILE_COLS: usize;
+    /// Columns of a tile of one or two rows.
+    const NARROW_COLS: usize;
+
+    /// `x` in every lane.
+    fn splat(self, x: f32) -> Self::V;
+    /// Sixteen numbers in order.
+    fn load(self, from: &[f32; LANES]) -> Self::V;
+    /// Writes the lanes in order.
+    fn store(self, to: &mut [f32; LANES], v: Self::V);
+    /// Sixteen little-endian `f32` from unaligned bytes.
+    fn load_f32_bytes(self, from: &[u8; 64]) -> Self::V;
+    /// Thirty-two little-endian bf16 numbers: those at even and those at odd places.
+    fn load_bf16_pair(self, from: &[u8; 64]) -> (Self::V, Self::V);
+    /// Sixteen little-endian f16 numbers in order.
+    fn load_f16(self, from: &[u8; 32]) -> Self::V;
+    /// `a + b`.
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a − b`.
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a · b`.
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a / b`.
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a · b + c`, fused where the instruction set can.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The larger one; `b` where either is not a number.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller one; `b` where either is not a number.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Nearest integer, ties to even. Defined for |v| < 2²².
+    fn round(self, v: Self::V) -> Self::V;
+    /// `v · 2ⁿ` for integral `n` in [-252, 254], rounded once; anything for other `n`.
+    fn scale(self, v: Self::V, n: Self::V) -> Self::V;
+    /// The sum of the lanes: i + (i+8), then i + (i+4), i + (i+2), i + (i+1).
+    fn sum(self, v: Self::V) -> f32;
+    /// Four such sums.
+    fn sum4(self, v: [Self::V; 4]) -> [f32; 4];
+}
+
+/// Adds sixteen lanes in the order that [`Simd::sum`] documents.
+#[inline(always)]
+pub(crate) fn sum_lanes(v: &[f32; LANES]) -> f32 {
+    let mut eight = [0.0; 8];
+    for i in 0..8 {
+        eight[i] = v[i] + v[i + 8];
+    }
+    let four = [
+        eight[0] + eight[4],
+        eight[1] + eight[5],
+        eight[2] + eight[6],
+        eight[3] + eight[7],
+    ];
+    (four[0] + four[2]) + (four[1] + four[3])
+}
