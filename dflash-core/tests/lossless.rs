@@ -102,3 +102,54 @@ targets! {
     qwen35: "qwen3.5",
     qwen35_moe: "qwen3.5-moe",
 }
+
+/// Random models of every architecture, with sizes that no fixture has: windows of two and three rows, one key head,
+/// a convolution over two rows, every expert chosen.
+#[test]
+fn random_models_of_every_architecture() {
+    use dflash_core::config::{Architecture, DraftKind};
+    use dflash_core::testing::tiny::{Tiny, draft_config, target_config};
+    use serde_json::json;
+    let backend = Reference::new();
+    for (seed, architecture) in (0..).zip(Architecture::ALL) {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let config = target_config(architecture, |c| {
+            c["num_key_value_heads"] = json!(1);
+            if architecture.is_hybrid() {
+                c["linear_conv_kernel_dim"] = json!(2);
+                c["linear_num_value_heads"] = json!(2);
+            } else if architecture == Architecture::Qwen3 {
+                c["use_sliding_window"] = json!(true);
+                c["sliding_window"] = json!(2);
+                c["layer_types"] =
+                    json!(["sliding_attention", "full_attention", "sliding_attention"]);
+            }
+            if c.get("num_experts").is_some() {
+                c["num_experts_per_tok"] = json!(4);
+            }
+        });
+        let target = scratch.path().join("target");
+        Tiny::target(config.clone(), seed).and_then(|t| t.write(&target)).expect("it is written");
+        let prompt = [3, 1, 4, 1, 5, 9, 2, 6];
+        let case = Case { target: &target, prompt: &prompt, tokens: 30, block: 8 };
+        let name = architecture.name();
+        for (kind, window) in [(DraftKind::DFlash1, 3), (DraftKind::DFlash2, 9)] {
+            let draft = scratch.path().join("draft");
+            let config = draft_config(kind, &config, |c| {
+                c["use_sliding_window"] = json!(true);
+                c["sliding_window"] = json!(window);
+                c["dflash_config"]["block_size"] = json!(window.min(8));
+                c["layer_types"] = json!(["sliding_attention", "full_attention"]);
+            });
+            Tiny::draft(config, seed).and_then(|t| t.write(&draft)).expect("it is written");
+            let blocks = [1, 2, window.min(8)];
+            none(name, &check_draft_text(&backend, &case, &draft, &blocks).expect("it runs"));
+        }
+        let model = load_target(&backend, &target).expect("it loads");
+        let plain = PlainStates::decode(&model, &prompt, case.tokens).expect("it decodes");
+        for behaviour in [Behaviour::Half(2), Behaviour::Scattered(seed), Behaviour::Oracle] {
+            none(name, &check_rounds(&backend, &case, &plain, behaviour, 3).expect("it runs"));
+        }
+        none(name, &check_commits(&backend, &case).expect("it runs"));
+    }
+}
