@@ -17,10 +17,19 @@ use dflash_core::testing::inspect::Snapshot;
 use dflash_core::testing::lossless::{Case, PlainStates, check_rounds};
 use dflash_core::testing::record::Record;
 
-const TARGETS: [&str; 6] = ["qwen3", "qwen3-swa", "llama3", "qwen3-moe", "qwen3.5", "qwen3.5-moe"];
+const TARGETS: [&str; 6] = [
+    "qwen3",
+    "qwen3-swa",
+    "llama3",
+    "qwen3-moe",
+    "qwen3.5",
+    "qwen3.5-moe",
+];
 
 fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name)
 }
 
 fn prompt(name: &str) -> Vec<u32> {
@@ -30,7 +39,12 @@ fn prompt(name: &str) -> Vec<u32> {
 
 fn none(what: &str, found: &[String]) {
     let shown = &found[..found.len().min(20)];
-    assert!(found.is_empty(), "{what}: {} differences\n{}", found.len(), shown.join("\n"));
+    assert!(
+        found.is_empty(),
+        "{what}: {} differences\n{}",
+        found.len(),
+        shown.join("\n")
+    );
 }
 
 /// Sliding and full layers, the first one slides; a prompt of three windows, 200 tokens, the window wraps 25 times.
@@ -39,9 +53,18 @@ fn a_mixed_target_over_many_windows() {
     let backend = Reference::new();
     let target = folder("qwen3-swa").join("target");
     let prompt: Vec<u32> = (0..24).map(|i| (scramble(1, i) % 150) as u32).collect();
-    let case = Case { target: &target, prompt: &prompt, tokens: 200, block: 8 };
-    let plain = PlainStates::decode(&load_target(&backend, &target).expect("it loads"), &prompt, 200)
-        .expect("it decodes");
+    let case = Case {
+        target: &target,
+        prompt: &prompt,
+        tokens: 200,
+        block: 8,
+    };
+    let plain = PlainStates::decode(
+        &load_target(&backend, &target).expect("it loads"),
+        &prompt,
+        200,
+    )
+    .expect("it decodes");
     for (behaviour, chunk) in [
         (Behaviour::Half(1), 5),
         (Behaviour::Half(4), 24),
@@ -49,7 +72,10 @@ fn a_mixed_target_over_many_windows() {
         (Behaviour::Liar, 7),
         (Behaviour::Scattered(3), 10),
     ] {
-        none("qwen3-swa", &check_rounds(&backend, &case, &plain, behaviour, chunk).expect("it runs"));
+        none(
+            "qwen3-swa",
+            &check_rounds(&backend, &case, &plain, behaviour, chunk).expect("it runs"),
+        );
     }
 }
 
@@ -62,7 +88,11 @@ fn any_prompt_chunks_and_rounds() {
         let backend = Reference::new();
         let path = folder(name).join("target");
         let target = load_target(&backend, &path).expect("it loads");
-        let config = Config { cases: 12, failure_persistence: None, ..Config::default() };
+        let config = Config {
+            cases: 12,
+            failure_persistence: None,
+            ..Config::default()
+        };
         let mut runner = TestRunner::new_with_rng(config, rng());
         let rounds = RefCell::new(0);
         let strategy = (
@@ -74,10 +104,20 @@ fn any_prompt_chunks_and_rounds() {
         );
         runner
             .run(&strategy, |(prompt, chunk, block, seed, tokens)| {
-                let case = Case { target: &path, prompt: &prompt, tokens: tokens + 4, block };
+                let case = Case {
+                    target: &path,
+                    prompt: &prompt,
+                    tokens: tokens + 4,
+                    block,
+                };
                 let plain = PlainStates::decode(&target, &prompt, case.tokens).expect("it decodes");
-                let behaviour = if block == 2 { Behaviour::Half(1) } else { Behaviour::Scattered(seed) };
-                let found = check_rounds(&backend, &case, &plain, behaviour, chunk).expect("it runs");
+                let behaviour = if block == 2 {
+                    Behaviour::Half(1)
+                } else {
+                    Behaviour::Scattered(seed)
+                };
+                let found =
+                    check_rounds(&backend, &case, &plain, behaviour, chunk).expect("it runs");
                 *rounds.borrow_mut() += 1;
                 prop_assert!(found.is_empty(), "{}: {}", name, found.join("\n"));
                 Ok(())
@@ -96,7 +136,12 @@ fn an_error_after_any_operation_leaves_the_committed_state() {
     for name in TARGETS {
         let (folder, prompt) = (folder(name), prompt(name));
         let target = folder.join("target");
-        let case = Case { target: &target, prompt: &prompt, tokens: 20, block: 8 };
+        let case = Case {
+            target: &target,
+            prompt: &prompt,
+            tokens: 20,
+            block: 8,
+        };
         let (found, places) =
             check_faults(&Reference::new(), &case, &folder.join("d2")).expect("it runs");
         none(name, &found);
@@ -106,15 +151,27 @@ fn an_error_after_any_operation_leaves_the_committed_state() {
 
 #[test]
 fn an_error_in_a_step_costs_the_draft_or_the_request_only() {
-    for (name, draft, stride) in [("qwen3.5", "d2", 5), ("qwen3-swa", "d1-swa", 5), ("qwen3.5-moe", "d2-allswa", 9)] {
+    for (name, draft, stride) in [
+        ("qwen3.5", "d2", 5),
+        ("qwen3-swa", "d1-swa", 5),
+        ("qwen3.5-moe", "d2-allswa", 9),
+    ] {
         let (folder, prompt) = (folder(name), prompt(name));
         let target = folder.join("target");
-        let case = Case { target: &target, prompt: &prompt, tokens: 24, block: 8 };
+        let case = Case {
+            target: &target,
+            prompt: &prompt,
+            tokens: 24,
+            block: 8,
+        };
         let (found, [drafts, requests]) =
             check_engine_faults(&Reference::new(), &case, &folder.join(draft), stride)
                 .expect("it runs");
         none(name, &found);
-        assert!(drafts > 10 && requests > 10, "{name}: {drafts} drafts, {requests} requests");
+        assert!(
+            drafts > 10 && requests > 10,
+            "{name}: {drafts} drafts, {requests} requests"
+        );
     }
 }
 
@@ -123,10 +180,19 @@ fn an_error_in_a_step_costs_the_draft_or_the_request_only() {
 fn a_layer_that_is_not_rolled_back_is_caught() {
     let (folder, prompt) = (folder("qwen3.5"), prompt("qwen3.5"));
     let target = folder.join("target");
-    let case = Case { target: &target, prompt: &prompt, tokens: 30, block: 8 };
+    let case = Case {
+        target: &target,
+        prompt: &prompt,
+        tokens: 30,
+        block: 8,
+    };
     let sound = Reference::new();
-    let plain = PlainStates::decode(&load_target(&sound, &target).expect("it loads"), &prompt, 30)
-        .expect("it decodes");
+    let plain = PlainStates::decode(
+        &load_target(&sound, &target).expect("it loads"),
+        &prompt,
+        30,
+    )
+    .expect("it decodes");
     let faulty = Faulty::new(&sound);
     faulty.set_layers(2);
     let check = |fault| {
@@ -137,12 +203,17 @@ fn a_layer_that_is_not_rolled_back_is_caught() {
     for (layer, index) in [(0, 3), (1, 7)] {
         let found = check(Some(Fault::KeepTooMuch(layer)));
         assert!(
-            found.iter().any(|f| f.contains(&format!("layer {index}: length"))),
+            found
+                .iter()
+                .any(|f| f.contains(&format!("layer {index}: length"))),
             "attention layer {layer}: {found:?}"
         );
     }
     let found = check(Some(Fault::ForgetReplay { block: 8 }));
-    assert!(found.iter().any(|f| f.contains("layer 0: keys or state")), "{found:?}");
+    assert!(
+        found.iter().any(|f| f.contains("layer 0: keys or state")),
+        "{found:?}"
+    );
 }
 
 /// The recorded results notice one changed weight.
@@ -152,7 +223,11 @@ fn a_changed_weight_is_caught() {
     let changed = tempfile::tempdir().expect("a folder");
     let target = changed.path().join("target");
     std::fs::create_dir(&target).expect("a folder");
-    std::fs::copy(source.join("target/config.json"), target.join("config.json")).expect("a copy");
+    std::fs::copy(
+        source.join("target/config.json"),
+        target.join("config.json"),
+    )
+    .expect("a copy");
     let mut bytes = std::fs::read(source.join("target/model.safetensors")).expect("a file");
     // The sign of a bf16 number in the last tensor.
     let last = bytes.len() - 1;
@@ -178,21 +253,37 @@ fn the_recurrent_state_stays_f32() {
             let target = load_target(&backend, &folder(name).join("target")).expect("it loads");
             let mut state = target.new_state().expect("a state");
             let start = prompt(name);
-            let tokens = decode(&target, &mut state, &start, 513, Sampling::default(), &mut |_| Ok(()))
-                .expect("it decodes");
+            let tokens = decode(
+                &target,
+                &mut state,
+                &start,
+                513,
+                Sampling::default(),
+                &mut |_| Ok(()),
+            )
+            .expect("it decodes");
             let whole = [&start[..], &tokens[..512]].concat();
             let passed = prefilled(&target, &whole).expect("it runs");
             let snapshot = |s| Snapshot::of(&backend, s).expect("it reads");
             none(name, &snapshot(&state).differences(&snapshot(&passed)));
             let mut recurrent = 0;
             for (cache, layer) in state.caches().iter().zip(snapshot(&state).layers) {
-                let LayerCache::Recurrent(cache) = cache else { continue };
-                assert_eq!((cache.kind(), cache.len()), (CacheKind::Recurrent, whole.len()));
+                let LayerCache::Recurrent(cache) = cache else {
+                    continue;
+                };
+                assert_eq!(
+                    (cache.kind(), cache.len()),
+                    (CacheKind::Recurrent, whole.len())
+                );
                 assert!(!cache.can_trim());
                 let numbers: Vec<f32> = layer.bits[0].iter().map(|b| f32::from_bits(*b)).collect();
                 assert!(numbers.iter().all(|n| n.is_finite()));
                 let wider = numbers.iter().filter(|n| n.to_bits() & 0xFFFF != 0).count();
-                assert!(wider * 10 > numbers.len() * 9, "{wider} of {} numbers", numbers.len());
+                assert!(
+                    wider * 10 > numbers.len() * 9,
+                    "{wider} of {} numbers",
+                    numbers.len()
+                );
                 recurrent += 1;
             }
             assert_eq!(recurrent, 6);
@@ -207,11 +298,19 @@ fn rounds_with_bf16_activations() {
         let backend = Faulty::new(&Reference::new());
         backend.set_dtype(DType::Bf16);
         let (path, prompt) = (folder(name).join("target"), prompt(name));
-        let case = Case { target: &path, prompt: &prompt, tokens: 40, block: 8 };
+        let case = Case {
+            target: &path,
+            prompt: &prompt,
+            tokens: 40,
+            block: 8,
+        };
         let target = load_target(&backend, &path).expect("it loads");
         let plain = PlainStates::decode(&target, &prompt, 40).expect("it decodes");
         for behaviour in [Behaviour::Half(2), Behaviour::Scattered(5)] {
-            none(name, &check_rounds(&backend, &case, &plain, behaviour, 6).expect("it runs"));
+            none(
+                name,
+                &check_rounds(&backend, &case, &plain, behaviour, 6).expect("it runs"),
+            );
         }
     }
 }
@@ -228,10 +327,20 @@ fn forks_are_independent() {
         let mut two = one.fork().expect("a copy");
         let before = Snapshot::of(&backend, &two).expect("it reads");
         target.prefill(&mut one, rest).expect("it runs");
-        none(name, &Snapshot::of(&backend, &two).expect("it reads").differences(&before));
+        none(
+            name,
+            &Snapshot::of(&backend, &two)
+                .expect("it reads")
+                .differences(&before),
+        );
         target.prefill(&mut two, rest).expect("it runs");
         let one = Snapshot::of(&backend, &one).expect("it reads");
-        none(name, &Snapshot::of(&backend, &two).expect("it reads").differences(&one));
+        none(
+            name,
+            &Snapshot::of(&backend, &two)
+                .expect("it reads")
+                .differences(&one),
+        );
         assert_ne!(one, before);
     }
 }
@@ -243,8 +352,12 @@ fn requests_leave_nothing_in_an_engine() {
     for name in ["qwen3.5", "qwen3-swa"] {
         let (folder, prompt) = (folder(name), prompt(name));
         let load = || {
-            golden::load(&Reference::new(), &folder.join("target"), Some(&folder.join("d2")))
-                .expect("it loads")
+            golden::load(
+                &Reference::new(),
+                &folder.join("target"),
+                Some(&folder.join("d2")),
+            )
+            .expect("it loads")
         };
         let long = golden::request(&prompt, 60);
         let short = golden::request(&prompt[..3], 4);
@@ -255,11 +368,16 @@ fn requests_leave_nothing_in_an_engine() {
             let alone = alone(request);
             assert_eq!(report.tokens, alone.tokens);
             assert_eq!(report.acceptance_lengths, alone.acceptance_lengths);
-            assert_eq!((report.memory, report.draft_memory), (alone.memory, alone.draft_memory));
+            assert_eq!(
+                (report.memory, report.draft_memory),
+                (alone.memory, alone.draft_memory)
+            );
             assert!(report.drafted > 0);
             // Cancelled in its prompt, and after a round: the next one does not notice.
             for steps in [1, 2] {
-                let id = engine.start(golden::request(&prompt, 30)).expect("it starts");
+                let id = engine
+                    .start(golden::request(&prompt, 30))
+                    .expect("it starts");
                 for _ in 0..steps {
                     assert!(matches!(engine.step(id, &mut |_| {}), Ok(Step::Running)));
                 }
@@ -275,20 +393,30 @@ fn one_read_back_a_round() {
     for name in ["qwen3", "qwen3-swa", "qwen3.5", "qwen3.5-moe"] {
         let (folder, prompt) = (folder(name), prompt(name));
         for draft in ["d1", "d2"] {
-            let mut engine =
-                golden::load(&Reference::new(), &folder.join("target"), Some(&folder.join(draft)))
-                    .expect("it loads")
-                    .engine;
+            let mut engine = golden::load(
+                &Reference::new(),
+                &folder.join("target"),
+                Some(&folder.join(draft)),
+            )
+            .expect("it loads")
+            .engine;
             for temperature in [0.0, 1.0] {
                 let before = engine.readbacks();
                 let request = dflash_core::spec::Request {
-                    sampling: Sampling { temperature, ..Sampling::default() },
+                    sampling: Sampling {
+                        temperature,
+                        ..Sampling::default()
+                    },
                     prefill_chunk: 5,
                     ..golden::request(&prompt, 40)
                 };
                 let report = finish(engine.as_mut(), &request).expect("it runs");
                 assert!(report.rounds > 3 && report.drafted > 0);
-                assert_eq!(engine.readbacks() - before, report.rounds as u64 + 1, "{name}/{draft}");
+                assert_eq!(
+                    engine.readbacks() - before,
+                    report.rounds as u64 + 1,
+                    "{name}/{draft}"
+                );
             }
         }
     }
@@ -300,12 +428,15 @@ fn a_draft_does_not_change_the_prompt() {
     for name in TARGETS {
         let backend = Reference::new();
         let (path, prompt) = (folder(name).join("target"), prompt(name));
-        let plain = PlainStates::decode(&load_target(&backend, &path).expect("it loads"), &prompt, 1)
-            .expect("it decodes");
+        let plain =
+            PlainStates::decode(&load_target(&backend, &path).expect("it loads"), &prompt, 1)
+                .expect("it decodes");
         let fake = FakeDraft::new(&backend, Behaviour::Oracle, &prompt, &plain.tokens, 160, 8);
         for draft in [Some(fake), None] {
             let mut engine = drive::engine(&backend, &path, draft).expect("it loads");
-            let id = engine.start(golden::request(&prompt, 5)).expect("it starts");
+            let id = engine
+                .start(golden::request(&prompt, 5))
+                .expect("it starts");
             engine.step(id, &mut |_| {}).expect("it runs");
             let state = engine.target_state(id).expect("it is running");
             none(name, &plain.differences(&backend, state).expect("it reads"));
@@ -320,7 +451,9 @@ fn unused_memory_is_poisoned() {
     let backend = Reference::new();
     let target = load_target(&backend, &folder("qwen3-swa").join("target")).expect("it loads");
     let state = prefilled(&target, &prompt("qwen3-swa")).expect("it runs");
-    let LayerCache::Kv(cache) = &state.caches()[0] else { panic!("an attention layer") };
+    let LayerCache::Kv(cache) = &state.caches()[0] else {
+        panic!("an attention layer")
+    };
     let unused = cache.storage().unused();
     assert!(!unused.is_empty() && unused.iter().all(|n| n.is_nan()));
 }

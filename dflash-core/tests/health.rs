@@ -29,3 +29,23 @@ checks! {
     scales_and_caps: check_scales,
     context_memory_is_constant: check_context_memory,
 }
+
+mod damage {
+    use super::none;
+    use dflash_core::testing::damage;
+
+    #[test]
+    fn a_damaged_weight_is_named() {
+        none(damage::check_named);
+    }
+
+    #[test]
+    fn it_fails_only_requests_that_meet_it() {
+        none(damage::check_isolated);
+    }
+
+    #[test]
+    fn rejected_rows_that_are_not_finite_leave_nothing() {
+        none(damage::check_rejected_rows);
+    }
+}

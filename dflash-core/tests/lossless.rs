@@ -6,7 +6,7 @@ use dflash_core::backend::reference::Reference;
 use dflash_core::testing::fakes::Behaviour;
 use dflash_core::testing::golden::load_target;
 use dflash_core::testing::lossless::{
-    Case, PlainStates, check_commits, check_draft_text, check_rounds, check_text,
+    Case, PlainStates, check_commits, check_draft_context, check_draft_text, check_rounds, check_text,
 };
 use dflash_core::testing::record::Record;
 
@@ -41,7 +41,12 @@ impl Golden {
 
 fn none(what: &str, found: &[String]) {
     let shown = &found[..found.len().min(20)];
-    assert!(found.is_empty(), "{what}: {} differences\n{}", found.len(), shown.join("\n"));
+    assert!(
+        found.is_empty(),
+        "{what}: {} differences\n{}",
+        found.len(),
+        shown.join("\n")
+    );
 }
 
 fn text(name: &str) {
@@ -54,7 +59,12 @@ fn drafts(name: &str) {
     let g = golden(name);
     let backend = Reference::new();
     for draft in ["d1", "d1-swa", "d2", "d2-allswa"] {
-        let found = check_draft_text(&backend, &g.case(40), &g.folder.join(draft), &[1, 2, 3, 5, 8]);
+        let found = check_draft_text(
+            &backend,
+            &g.case(40),
+            &g.folder.join(draft),
+            &[1, 2, 3, 5, 8],
+        );
         none(&format!("{name}/{draft}"), &found.expect("it runs"));
     }
 }
@@ -69,7 +79,11 @@ fn rounds(name: &str) {
     let all = (0..case.block)
         .map(Behaviour::Half)
         .chain((0..4).map(Behaviour::Scattered))
-        .chain([Behaviour::Liar, Behaviour::NotANumber(None), Behaviour::FailsToPropose(2)]);
+        .chain([
+            Behaviour::Liar,
+            Behaviour::NotANumber(None),
+            Behaviour::FailsToPropose(2),
+        ]);
     for (i, behaviour) in all.enumerate() {
         let chunk = [1, 4, 7, 512][i % 4];
         let found = check_rounds(&backend, &case, &plain, behaviour, chunk).expect("it runs");
@@ -80,7 +94,10 @@ fn rounds(name: &str) {
 fn commits(name: &str) {
     let g = golden(name);
     let backend = Reference::new();
-    none(name, &check_commits(&backend, &g.case(40)).expect("it runs"));
+    none(
+        name,
+        &check_commits(&backend, &g.case(40)).expect("it runs"),
+    );
 }
 
 macro_rules! targets {
@@ -101,6 +118,22 @@ targets! {
     qwen3_moe: "qwen3-moe",
     qwen35: "qwen3.5",
     qwen35_moe: "qwen3.5-moe",
+}
+
+/// What a draft has absorbed after any round is what it would absorb at once.
+#[test]
+fn draft_contexts_do_not_depend_on_rounds() {
+    let backend = Reference::new();
+    for name in ["qwen3", "qwen3.5"] {
+        let g = golden(name);
+        for draft in ["d1", "d1-swa", "d2", "d2-allswa"] {
+            let folder = g.folder.join(draft);
+            let (found, rounds) =
+                check_draft_context(&backend, &g.case(60), &folder).expect("it runs");
+            none(&format!("{name}/{draft}"), &found);
+            assert!(rounds > 5, "{rounds} rounds");
+        }
+    }
 }
 
 /// Random models of every architecture, with sizes that no fixture has: windows of two and three rows, one key head,
@@ -129,9 +162,16 @@ fn random_models_of_every_architecture() {
             }
         });
         let target = scratch.path().join("target");
-        Tiny::target(config.clone(), seed).and_then(|t| t.write(&target)).expect("it is written");
+        Tiny::target(config.clone(), seed)
+            .and_then(|t| t.write(&target))
+            .expect("it is written");
         let prompt = [3, 1, 4, 1, 5, 9, 2, 6];
-        let case = Case { target: &target, prompt: &prompt, tokens: 30, block: 8 };
+        let case = Case {
+            target: &target,
+            prompt: &prompt,
+            tokens: 30,
+            block: 8,
+        };
         let name = architecture.name();
         for (kind, window) in [(DraftKind::DFlash1, 3), (DraftKind::DFlash2, 9)] {
             let draft = scratch.path().join("draft");
@@ -141,14 +181,26 @@ fn random_models_of_every_architecture() {
                 c["dflash_config"]["block_size"] = json!(window.min(8));
                 c["layer_types"] = json!(["sliding_attention", "full_attention"]);
             });
-            Tiny::draft(config, seed).and_then(|t| t.write(&draft)).expect("it is written");
+            Tiny::draft(config, seed)
+                .and_then(|t| t.write(&draft))
+                .expect("it is written");
             let blocks = [1, 2, window.min(8)];
-            none(name, &check_draft_text(&backend, &case, &draft, &blocks).expect("it runs"));
+            none(
+                name,
+                &check_draft_text(&backend, &case, &draft, &blocks).expect("it runs"),
+            );
         }
         let model = load_target(&backend, &target).expect("it loads");
         let plain = PlainStates::decode(&model, &prompt, case.tokens).expect("it decodes");
-        for behaviour in [Behaviour::Half(2), Behaviour::Scattered(seed), Behaviour::Oracle] {
-            none(name, &check_rounds(&backend, &case, &plain, behaviour, 3).expect("it runs"));
+        for behaviour in [
+            Behaviour::Half(2),
+            Behaviour::Scattered(seed),
+            Behaviour::Oracle,
+        ] {
+            none(
+                name,
+                &check_rounds(&backend, &case, &plain, behaviour, 3).expect("it runs"),
+            );
         }
         none(name, &check_commits(&backend, &case).expect("it runs"));
     }

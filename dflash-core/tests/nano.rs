@@ -31,6 +31,7 @@ fn a_long_text_with_and_without_a_draft() {
 #[test]
 #[ignore = "minutes on the reference backend"]
 fn a_thousand_tokens_with_and_without_a_draft() {
-    let found = check_long(&Reference::new(), folder(), 1000, &[2, 5, 8], &[0.0, 1.0]).expect("it runs");
+    let found =
+        check_long(&Reference::new(), folder(), 1000, &[2, 5, 8], &[0.0, 1.0]).expect("it runs");
     assert!(found.is_empty(), "{}", found.join("\n"));
 }

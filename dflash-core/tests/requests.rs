@@ -21,7 +21,12 @@ fn says(text: &[u32]) -> Logits {
 }
 
 /// An engine for a text; `pattern` says how many slots of each block are right.
-fn speaker(text: &[u32], pattern: &[usize], letters: Option<Letters>, context: usize) -> ScriptedEngine {
+fn speaker(
+    text: &[u32],
+    pattern: &[usize],
+    letters: Option<Letters>,
+    context: usize,
+) -> ScriptedEngine {
     let logits = says(text);
     let draft = ScriptedDraft::new(&logits, Skill::Pattern(pattern.to_vec()), 8);
     engine(ScriptedTarget::new(logits), Some(draft), letters, context)
@@ -70,7 +75,10 @@ fn the_context_limit_ends_a_text_like_a_budget() {
     for pattern in PATTERNS {
         for room in 1..=20 {
             // The model's own limit, and a request's lower one.
-            for (limit, asked) in [(PROMPT.len() + room, None), (500, Some(PROMPT.len() + room))] {
+            for (limit, asked) in [
+                (PROMPT.len() + room, None),
+                (500, Some(PROMPT.len() + room)),
+            ] {
                 let mut engine = speaker(&text, pattern, None, limit);
                 let request = Request {
                     context: asked,
@@ -128,7 +136,10 @@ fn an_end_token_on_the_last_token_of_the_budget_is_a_stop() {
         ..request(5)
     };
     let report = finish(&mut engine, &request).expect("it runs");
-    assert_eq!((report.tokens.as_slice(), report.finish_reason), (&text[..5], FinishReason::Stop));
+    assert_eq!(
+        (report.tokens.as_slice(), report.finish_reason),
+        (&text[..5], FinishReason::Stop)
+    );
     assert!(report.drafted > 0);
 }
 
@@ -171,11 +182,18 @@ fn streamed_pieces_join_to_the_whole_text() {
     let whole = "abéc€ abéé€ed";
     for pattern in PATTERNS {
         let (report, streamed) = spoken(&text, pattern, &[], text.len());
-        assert_eq!((report.text.as_str(), streamed.as_str()), (whole, whole), "{pattern:?}");
+        assert_eq!(
+            (report.text.as_str(), streamed.as_str()),
+            (whole, whole),
+            "{pattern:?}"
+        );
         assert!(report.drafted > 0);
         // A budget in the middle of a character: what is there comes out, as the decoder shows it.
         let (report, streamed) = spoken(&text, pattern, &[], 6);
-        assert_eq!((report.text.as_str(), streamed.as_str()), ("abéc\u{fffd}", "abéc\u{fffd}"));
+        assert_eq!(
+            (report.text.as_str(), streamed.as_str()),
+            ("abéc\u{fffd}", "abéc\u{fffd}")
+        );
     }
 }
 
@@ -200,13 +218,20 @@ fn stop_strings_end_a_text_before_them() {
             let (report, streamed) = spoken(&text, pattern, stop, 16);
             assert_eq!(report.text, shown, "{stop:?} {pattern:?}");
             assert_eq!(streamed, shown, "nothing of the stop string is streamed");
-            assert_eq!(report.tokens, text[..tokens], "{stop:?}: the tokens it took are committed");
+            assert_eq!(
+                report.tokens,
+                text[..tokens],
+                "{stop:?}: the tokens it took are committed"
+            );
             assert_eq!(report.finish_reason, FinishReason::StopString);
             assert_eq!(report.drafted > 0, tokens > 1);
         }
         // One that does not come: what was held back for it comes out at the end.
         let (report, streamed) = spoken(&text[..5], pattern, &["cx"], 5);
-        assert_eq!((report.text.as_str(), streamed.as_str()), ("abcdabc", "abcdabc"));
+        assert_eq!(
+            (report.text.as_str(), streamed.as_str()),
+            ("abcdabc", "abcdabc")
+        );
         assert_eq!(report.finish_reason, FinishReason::Length);
     }
 }
@@ -238,7 +263,9 @@ fn what_cannot_be_honoured_is_refused() {
         request(0),
     ];
     for request in bad {
-        let error = engine.start(request.clone()).expect_err("it cannot be honoured");
+        let error = engine
+            .start(request.clone())
+            .expect_err("it cannot be honoured");
         assert!(error.is_usage(), "{error}");
     }
     assert_eq!(engine.target().alive(), 0, "nothing was allocated for them");
@@ -268,7 +295,12 @@ fn plain_requests_say_so() {
         let report = finish(&mut speaker(&text, &[7], None, 1000), &change).expect("it runs");
         assert_eq!((report.drafted, report.draft_active), (0, false));
         assert_eq!(report.tokens, text[..20]);
-        assert!(report.draft_inactive_reason.expect("a reason").contains(why));
+        assert!(
+            report
+                .draft_inactive_reason
+                .expect("a reason")
+                .contains(why)
+        );
     }
 }
 
@@ -310,7 +342,10 @@ fn a_dropped_stream_cancels() {
     {
         let mut stream = stream_generate(&mut engine, request(30)).expect("it starts");
         let first = stream.next().expect("an item").expect("it runs");
-        assert!(matches!(first, Output::Event(Event::Prefill { done: 4, total: 4 })));
+        assert!(matches!(
+            first,
+            Output::Event(Event::Prefill { done: 4, total: 4 })
+        ));
     }
     assert_eq!(engine.target().alive(), 0);
     let mut done = 0;
@@ -329,7 +364,14 @@ fn a_dropped_stream_cancels() {
 fn interleaved_requests_do_not_touch_each_other() {
     let table = Logits::Table { seed: 3, vocab: 5 };
     let make = || {
-        let draft = ScriptedDraft::new(&table, Skill::Noisy { error: 1.0, seed: 1 }, 8);
+        let draft = ScriptedDraft::new(
+            &table,
+            Skill::Noisy {
+                error: 1.0,
+                seed: 1,
+            },
+            8,
+        );
         engine(ScriptedTarget::new(table.clone()), Some(draft), None, 1000)
     };
     let requests: Vec<Request> = (0..6u32)
@@ -359,16 +401,18 @@ fn interleaved_requests_do_not_touch_each_other() {
         .collect();
     let mut done = 0;
     while !running.is_empty() {
-        running.retain(|(i, id)| match engine.step(*id, &mut |_| {}).expect("it runs") {
-            Step::Running => true,
-            Step::Finished(report) => {
-                assert_eq!(report.tokens, alone[*i].tokens);
-                assert_eq!(report.acceptance_lengths, alone[*i].acceptance_lengths);
-                assert!(report.accepted > 0);
-                done += 1;
-                false
-            }
-        });
+        running.retain(
+            |(i, id)| match engine.step(*id, &mut |_| {}).expect("it runs") {
+                Step::Running => true,
+                Step::Finished(report) => {
+                    assert_eq!(report.tokens, alone[*i].tokens);
+                    assert_eq!(report.acceptance_lengths, alone[*i].acceptance_lengths);
+                    assert!(report.accepted > 0);
+                    done += 1;
+                    false
+                }
+            },
+        );
     }
     assert_eq!((done, engine.target().alive()), (6, 0));
 }

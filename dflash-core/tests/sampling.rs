@@ -7,12 +7,18 @@ use dflash_core::testing::scripted::{
 };
 
 const VOCAB: usize = 5;
-const TABLE: Logits = Logits::Table { seed: 11, vocab: VOCAB };
+const TABLE: Logits = Logits::Table {
+    seed: 11,
+    vocab: VOCAB,
+};
 const PROMPT: [u32; 2] = [3, 1];
 const SEEDS: u64 = 20_000;
 
 fn with(kind: Kind) -> ScriptedEngine {
-    let skill = Skill::Noisy { error: 1.5, seed: 4 };
+    let skill = Skill::Noisy {
+        error: 1.5,
+        seed: 4,
+    };
     let draft = ScriptedDraft::new(&TABLE, skill, 8).proposing(kind);
     engine(ScriptedTarget::new(TABLE), Some(draft), None, 1000)
 }
@@ -111,7 +117,10 @@ fn chi_square(counts: &[u64], expected: &[f64]) -> (f64, f64) {
     }
     let freedom: f64 = cells - 1.0;
     let spread = 2.0 / (9.0 * freedom);
-    (statistic, freedom * (1.0 - spread + 3.72 * spread.sqrt()).powi(3))
+    (
+        statistic,
+        freedom * (1.0 - spread + 3.72 * spread.sqrt()).powi(3),
+    )
 }
 
 /// Histograms of the first token and of the first three jointly.
@@ -120,33 +129,56 @@ fn histograms(kind: Kind, sampling: Sampling) -> [Vec<u64>; 2] {
     let mut counts = [vec![0; VOCAB], vec![0; VOCAB.pow(3)]];
     let (mut drafted, mut accepted) = (0, 0);
     for seed in 0..SEEDS {
-        let report = finish(&mut engine, &request(Sampling { seed, ..sampling }, 3))
-            .expect("it runs");
+        let report =
+            finish(&mut engine, &request(Sampling { seed, ..sampling }, 3)).expect("it runs");
         counts[0][report.tokens[0] as usize] += 1;
         counts[1][cell(&report.tokens)] += 1;
         drafted += report.drafted;
         accepted += report.accepted;
     }
-    assert!(accepted > 5_000 && accepted < drafted, "{accepted} of {drafted} were right");
+    assert!(
+        accepted > 5_000 && accepted < drafted,
+        "{accepted} of {drafted} were right"
+    );
     counts
 }
 
 fn variants() -> [Sampling; 5] {
     [
         warm(0),
-        Sampling { top_k: 3, ..warm(0) },
-        Sampling { top_p: 0.8, ..warm(0) },
-        Sampling { top_k: 4, top_p: 0.7, ..warm(0) },
-        Sampling { temperature: 0.6, min_p: 0.1, ..warm(0) },
+        Sampling {
+            top_k: 3,
+            ..warm(0)
+        },
+        Sampling {
+            top_p: 0.8,
+            ..warm(0)
+        },
+        Sampling {
+            top_k: 4,
+            top_p: 0.7,
+            ..warm(0)
+        },
+        Sampling {
+            temperature: 0.6,
+            min_p: 0.1,
+            ..warm(0)
+        },
     ]
 }
 
 fn fits(kind: Kind) {
     for sampling in variants() {
         let [first, three] = histograms(kind, sampling);
-        for (counts, expected) in [(first, distribution(&PROMPT, &sampling)), (three, joint(&sampling))] {
+        for (counts, expected) in [
+            (first, distribution(&PROMPT, &sampling)),
+            (three, joint(&sampling)),
+        ] {
             let (statistic, limit) = chi_square(&counts, &expected);
-            assert!(statistic < limit, "{kind:?} {sampling:?}: {statistic:.1}, at most {limit:.1}");
+            assert!(
+                statistic < limit,
+                "{kind:?} {sampling:?}: {statistic:.1}, at most {limit:.1}"
+            );
         }
     }
 }
@@ -170,7 +202,10 @@ fn proposals_of_the_loop_s_choice_keep_the_distribution() {
 #[test]
 fn another_distribution_does_not_fit() {
     let [first, three] = histograms(Kind::AsAsked, warm(0));
-    let other = Sampling { temperature: 1.1, ..warm(0) };
+    let other = Sampling {
+        temperature: 1.1,
+        ..warm(0)
+    };
     let (statistic, limit) = chi_square(&first, &distribution(&PROMPT, &other));
     assert!(statistic > limit, "{statistic:.1} {limit:.1}");
     let (statistic, limit) = chi_square(&three, &joint(&other));
@@ -198,7 +233,10 @@ fn a_seed_gives_one_text() {
         let mut texts = std::collections::BTreeSet::new();
         for seed in 0..20 {
             let request = request(Sampling { seed, ..sampling }, 80);
-            let plain = Request { draft: false, ..request.clone() };
+            let plain = Request {
+                draft: false,
+                ..request.clone()
+            };
             let wanted = tokens(&mut with(Kind::AsAsked), &plain);
             for kind in [Kind::AsAsked, Kind::Argmax, Kind::Coupled] {
                 for block in [2, 5, 8] {
@@ -207,7 +245,11 @@ fn a_seed_gives_one_text() {
                         prefill_chunk: 1,
                         ..request.clone()
                     };
-                    assert_eq!(tokens(&mut with(kind), &request), wanted, "{kind:?}, block {block}");
+                    assert_eq!(
+                        tokens(&mut with(kind), &request),
+                        wanted,
+                        "{kind:?}, block {block}"
+                    );
                 }
             }
             texts.insert(wanted);
@@ -221,11 +263,23 @@ fn filters_that_leave_one_token_are_greedy() {
     let greedy = tokens(&mut with(Kind::AsAsked), &request(Sampling::default(), 60));
     for seed in 0..10 {
         for sampling in [
-            Sampling { top_k: 1, ..warm(seed) },
-            Sampling { top_p: 0.0001, ..warm(seed) },
-            Sampling { min_p: 1.0, ..warm(seed) },
+            Sampling {
+                top_k: 1,
+                ..warm(seed)
+            },
+            Sampling {
+                top_p: 0.0001,
+                ..warm(seed)
+            },
+            Sampling {
+                min_p: 1.0,
+                ..warm(seed)
+            },
         ] {
-            assert_eq!(tokens(&mut with(Kind::AsAsked), &request(sampling, 60)), greedy);
+            assert_eq!(
+                tokens(&mut with(Kind::AsAsked), &request(sampling, 60)),
+                greedy
+            );
         }
     }
 }
@@ -253,7 +307,10 @@ fn the_repetition_penalty_is_that_of_plain_decoding() {
                 )
             };
             let request = request(sampling, 60);
-            let plain = Request { draft: false, ..request.clone() };
+            let plain = Request {
+                draft: false,
+                ..request.clone()
+            };
             let wanted = finish(&mut make(None), &plain).expect("it runs").tokens;
             for skill in [None, Some(vec![7]), Some(vec![0, 4, 2])] {
                 let report = finish(&mut make(skill), &request).expect("it runs");
@@ -261,7 +318,10 @@ fn the_repetition_penalty_is_that_of_plain_decoding() {
                 assert!(report.drafted > 0);
             }
             let without = Request {
-                sampling: Sampling { repetition_penalty: 1.0, ..sampling },
+                sampling: Sampling {
+                    repetition_penalty: 1.0,
+                    ..sampling
+                },
                 ..plain
             };
             let unpenalised = finish(&mut make(None), &without).expect("it runs").tokens;

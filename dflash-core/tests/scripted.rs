@@ -29,9 +29,18 @@ fn request(max_tokens: usize) -> Request {
 }
 
 fn plain(max_tokens: usize) -> Vec<u32> {
-    let mut engine = engine(ScriptedTarget::new(TABLE), None::<ScriptedDraft>, None, 10_000);
+    let mut engine = engine(
+        ScriptedTarget::new(TABLE),
+        None::<ScriptedDraft>,
+        None,
+        10_000,
+    );
     let report = finish(&mut engine, &request(max_tokens)).expect("it runs");
-    assert_eq!(report.rounds, max_tokens - 1, "the first token comes from the prompt");
+    assert_eq!(
+        report.rounds,
+        max_tokens - 1,
+        "the first token comes from the prompt"
+    );
     report.tokens
 }
 
@@ -72,15 +81,20 @@ fn caches_and_context_hold_the_committed_tokens_after_every_round() {
     let text = [&PROMPT[..], &plain(60)].concat();
     let mut engine = with(Skill::Pattern(vec![0, 3, 7, 1]));
     let mut rounds = 0;
-    watch(&mut engine, &request(60), usize::MAX, &mut |state, draft, round| {
-        assert_eq!(state.tokens(), &text[..state.tokens().len()]);
-        assert_eq!(draft.expect("it drafts").tokens(), state.tokens());
-        if let Some(round) = round {
-            assert_eq!(round.context + round.produced, state.tokens().len());
-            rounds += 1;
-        }
-        Ok(())
-    })
+    watch(
+        &mut engine,
+        &request(60),
+        usize::MAX,
+        &mut |state, draft, round| {
+            assert_eq!(state.tokens(), &text[..state.tokens().len()]);
+            assert_eq!(draft.expect("it drafts").tokens(), state.tokens());
+            if let Some(round) = round {
+                assert_eq!(round.context + round.produced, state.tokens().len());
+                rounds += 1;
+            }
+            Ok(())
+        },
+    )
     .expect("it runs");
     assert!(rounds > 5);
 }
@@ -89,7 +103,11 @@ fn caches_and_context_hold_the_committed_tokens_after_every_round() {
 fn one_read_back_a_round() {
     let mut engine = with(Skill::Pattern(vec![2, 7, 0]));
     let report = finish(&mut engine, &request(60)).expect("it runs");
-    assert_eq!(engine.readbacks(), report.rounds as u64 + 1, "and one for the prompt");
+    assert_eq!(
+        engine.readbacks(),
+        report.rounds as u64 + 1,
+        "and one for the prompt"
+    );
     assert!(report.drafted > 0);
 }
 
@@ -134,7 +152,12 @@ fn blocks_that_are_not_finite_are_dropped_and_the_second_ends_drafting() {
     assert_eq!(report.non_finite_drafts, 2);
     assert_eq!(&report.acceptance_lengths[..5], [8, 1, 8, 1, 1]);
     assert!(!report.draft_active && report.draft_requested);
-    assert!(report.draft_inactive_reason.expect("a reason").contains("not finite"));
+    assert!(
+        report
+            .draft_inactive_reason
+            .expect("a reason")
+            .contains("not finite")
+    );
 }
 
 /// The request ends with the error, its memory is freed, others and later ones are untouched.
@@ -177,7 +200,11 @@ fn a_target_that_fails_ends_its_request_only() {
             };
             engine.target().heal();
             if let Some(error) = error {
-                assert_eq!(tokens, plain(40)[..tokens.len()], "what came before the error stands");
+                assert_eq!(
+                    tokens,
+                    plain(40)[..tokens.len()],
+                    "what came before the error stands"
+                );
                 match (stage, &error) {
                     (Stage::Choose, Error::NonFinite { position, .. }) => {
                         assert_eq!(*position, PROMPT.len() - 1 + tokens.len());
@@ -191,8 +218,9 @@ fn a_target_that_fails_ends_its_request_only() {
                 assert_eq!(engine.target().alive(), 1, "its caches are freed");
             }
             let report = loop {
-                if let Step::Finished(report) =
-                    engine.step(bystander, &mut |_| {}).expect("the other request goes on")
+                if let Step::Finished(report) = engine
+                    .step(bystander, &mut |_| {})
+                    .expect("the other request goes on")
                 {
                     break report;
                 }
@@ -219,9 +247,15 @@ fn a_block_that_fails_leaves_the_state_before_it() {
     for stage in [Stage::Verify, Stage::Choose, Stage::Commit] {
         let draft = ScriptedDraft::new(&TABLE, Skill::Pattern(vec![4]), 8);
         let mut state = target.new_state().expect("a state");
-        let mut tokens =
-            decode(&target, &mut state, &PROMPT, 5, Sampling::default(), &mut |_| Ok(()))
-                .expect("it decodes");
+        let mut tokens = decode(
+            &target,
+            &mut state,
+            &PROMPT,
+            5,
+            Sampling::default(),
+            &mut |_| Ok(()),
+        )
+        .expect("it decodes");
         let before = state.tokens().to_vec();
         let mut context = dflash_core::spec::DraftModel::new_state(&draft).expect("a context");
         let rows = before
@@ -240,9 +274,8 @@ fn a_block_that_fails_leaves_the_state_before_it() {
             position: before.len(),
             coupling: None,
         };
-        let proposal =
-            dflash_core::spec::DraftModel::propose(&draft, &mut context, anchor, &rule)
-                .expect("it proposes");
+        let proposal = dflash_core::spec::DraftModel::propose(&draft, &mut context, anchor, &rule)
+            .expect("it proposes");
         target.fail(Fault { stage, after: 0 });
         let occurred = Occurred::default();
         let rule = RowRule {

@@ -74,7 +74,8 @@ impl<B: Backend> Setting<B> {
 
     /// The taps of the whole prompt.
     fn rows(&self) -> Result<Context<B>> {
-        self.target.prefill(&mut self.target.new_state()?, &self.prompt)
+        self.target
+            .prefill(&mut self.target.new_state()?, &self.prompt)
     }
 
     /// A context that absorbed the prompt in chunks, each with the horizon that `horizon` makes of the rows so far.
@@ -90,7 +91,8 @@ impl<B: Backend> Setting<B> {
     }
 
     fn logits(&self, context: &DraftState<B>, rows: usize) -> Result<Vec<f32>> {
-        self.backend().read(&self.draft.trace(context, 5, rows)?.logits)
+        self.backend()
+            .read(&self.draft.trace(context, 5, rows)?.logits)
     }
 
     fn proposals(&self, context: &mut DraftState<B>) -> Result<Vec<u32>> {
@@ -99,7 +101,8 @@ impl<B: Backend> Setting<B> {
             position: context.absorbed(),
             coupling: None,
         };
-        self.backend().read_ids(&self.draft.propose(context, 5, &rule)?.ids)
+        self.backend()
+            .read_ids(&self.draft.propose(context, 5, &rule)?.ids)
     }
 }
 
@@ -117,7 +120,10 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
     a.iter()
         .zip(b)
         .map(|(a, b)| (a - b).abs())
-        .fold(0f32, |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) })
+        .fold(
+            0f32,
+            |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) },
+        )
         / largest
 }
 
@@ -136,9 +142,12 @@ pub fn check_taps<B: Backend>(backend: &B, scratch: &Path) -> Result<Vec<String>
     tiny.change_all("model.", |values| values.fill(0.0));
     for layer in 0..DEPTH {
         #[expect(clippy::cast_precision_loss, reason = "a layer's number")]
-        tiny.change(&format!("model.layers.{layer}.mlp.down_proj.bias"), |bias| {
-            bias[0] = (layer + 1) as f32;
-        })?;
+        tiny.change(
+            &format!("model.layers.{layer}.mlp.down_proj.bias"),
+            |bias| {
+                bias[0] = (layer + 1) as f32;
+            },
+        )?;
     }
     let folder = scratch.join("counting");
     tiny.write(&folder)?;
@@ -149,7 +158,10 @@ pub fn check_taps<B: Backend>(backend: &B, scratch: &Path) -> Result<Vec<String>
         let mut state = target.new_state()?;
         let mut contexts = vec![target.prefill(&mut state, &[1, 2, 3])?];
         let pending = target.verify(&mut state, 4, None)?;
-        contexts.push(crate::spec::Pending::commit(pending, std::num::NonZeroUsize::MIN)?);
+        contexts.push(crate::spec::Pending::commit(
+            pending,
+            std::num::NonZeroUsize::MIN,
+        )?);
         for context in contexts {
             for (id, tensor) in taps.iter().zip(&context.taps) {
                 let rows = backend.read(tensor)?;
@@ -161,7 +173,10 @@ pub fn check_taps<B: Backend>(backend: &B, scratch: &Path) -> Result<Vec<String>
                     .enumerate()
                     .all(|(i, v)| *v == if i % width == 0 { sum } else { 0.0 });
                 if !fits || context.taps.len() != taps.len() {
-                    found.push(format!("tap {id} of {taps:?}: {:?}, expected {sum}", &rows[..2]));
+                    found.push(format!(
+                        "tap {id} of {taps:?}: {:?}, expected {sum}",
+                        &rows[..2]
+                    ));
                 }
             }
         }
@@ -224,11 +239,18 @@ pub fn check_context_rows<B: Backend>(backend: &B, scratch: &Path) -> Result<Vec
 pub fn check_prompt_chunks<B: Backend>(backend: &B, scratch: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for kind in [DraftKind::DFlash1, DraftKind::DFlash2] {
-        for types in [&["sliding", "sliding"][..], &["sliding", "full"], &["full", "full"]] {
+        for types in [
+            &["sliding", "sliding"][..],
+            &["sliding", "full"],
+            &["full", "full"],
+        ] {
             let setting = Setting::new(backend, scratch, kind, 33, |c| sliding(c, types, 9))?;
             // No row is skipped when the horizon is what is there.
             let mut whole = setting.absorbed(1, |done| done)?;
-            let (logits, ids) = (setting.logits(&whole, BLOCK)?, setting.proposals(&mut whole)?);
+            let (logits, ids) = (
+                setting.logits(&whole, BLOCK)?,
+                setting.proposals(&mut whole)?,
+            );
             for chunk in [1, 4, 7, 32, 33] {
                 for skipping in [false, true] {
                     let mut context =
@@ -237,7 +259,9 @@ pub fn check_prompt_chunks<B: Backend>(backend: &B, scratch: &Path) -> Result<Ve
                         && setting.proposals(&mut context)? == ids
                         && context.rows() == whole.rows();
                     if !same {
-                        found.push(format!("{kind:?} {types:?}, chunk {chunk}, skipping: {skipping}"));
+                        found.push(format!(
+                            "{kind:?} {types:?}, chunk {chunk}, skipping: {skipping}"
+                        ));
                     }
                 }
             }
@@ -260,15 +284,24 @@ pub fn check_prompt_chunks<B: Backend>(backend: &B, scratch: &Path) -> Result<Ve
 pub fn check_shift<B: Backend>(backend: &B, scratch: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for kind in [DraftKind::DFlash1, DraftKind::DFlash2] {
-        for types in [&["sliding", "sliding"][..], &["sliding", "full"], &["full", "full"]] {
+        for types in [
+            &["sliding", "sliding"][..],
+            &["sliding", "full"],
+            &["full", "full"],
+        ] {
             let setting = Setting::new(backend, scratch, kind, 20, |c| sliding(c, types, 9))?;
             let mut here = setting.draft.new_state()?;
             setting.draft.absorb(&mut here, setting.rows()?, 20)?;
             for shift in [1, 10_000] {
                 let mut there = setting.draft.new_state()?;
                 there.skip(shift);
-                setting.draft.absorb(&mut there, setting.rows()?, shift + 20)?;
-                let (a, b) = (setting.logits(&here, BLOCK)?, setting.logits(&there, BLOCK)?);
+                setting
+                    .draft
+                    .absorb(&mut there, setting.rows()?, shift + 20)?;
+                let (a, b) = (
+                    setting.logits(&here, BLOCK)?,
+                    setting.logits(&there, BLOCK)?,
+                );
                 let same = setting.proposals(&mut here)? == setting.proposals(&mut there)?;
                 if !same || apart(&a, &b) > 1e-3 {
                     found.push(format!(
@@ -434,7 +467,9 @@ pub fn check_large_residual<B: Backend>(backend: &B, scratch: &Path) -> Result<V
             };
             let change = |t: &mut Tiny| {
                 if by_weight {
-                    t.change_all("layers.0.mlp.down_proj", |v| v.iter_mut().for_each(|x| *x *= 1e7));
+                    t.change_all("layers.0.mlp.down_proj", |v| {
+                        v.iter_mut().for_each(|x| *x *= 1e7)
+                    });
                 }
             };
             let s = Setting::with(backend, scratch, kind, 20, None, tweak, change)?;
@@ -447,7 +482,9 @@ pub fn check_large_residual<B: Backend>(backend: &B, scratch: &Path) -> Result<V
             };
             let flag = backend.read(&s.draft.propose(context, 5, &rule)?.finite)?;
             if !finite || flag != [1.0] {
-                found.push(format!("{kind:?}, by weight: {by_weight}: {finite} {flag:?}"));
+                found.push(format!(
+                    "{kind:?}, by weight: {by_weight}: {finite} {flag:?}"
+                ));
             }
         }
     }
@@ -462,19 +499,32 @@ pub fn check_scales<B: Backend>(backend: &B, scratch: &Path) -> Result<Vec<Strin
     let mut found = Vec::new();
     for kind in [DraftKind::DFlash1, DraftKind::DFlash2] {
         let logits = |key: &str, value: Value| -> Result<Vec<f32>> {
-            let s = Setting::new(backend, scratch, kind, 20, |c| c["dflash_config"][key] = value)?;
+            let s = Setting::new(backend, scratch, kind, 20, |c| {
+                c["dflash_config"][key] = value
+            })?;
             s.logits(&s.absorbed(20, |done| done)?, BLOCK)
         };
         let plain = logits("output_multiplier", json!(1.0))?;
         let mut compare = |what: &str, own: &[f32], expected: Vec<f32>| {
             if apart(own, &expected) > 1e-5 {
-                found.push(format!("{kind:?}: {what}, {:.1e} apart", apart(own, &expected)));
+                found.push(format!(
+                    "{kind:?}: {what}, {:.1e} apart",
+                    apart(own, &expected)
+                ));
             }
         };
         let scaled = logits("output_multiplier", json!(0.25))?;
-        compare("multiplier", &scaled, plain.iter().map(|l| l * 0.25).collect());
+        compare(
+            "multiplier",
+            &scaled,
+            plain.iter().map(|l| l * 0.25).collect(),
+        );
         let capped = logits("final_logit_softcapping", json!(2.0))?;
-        compare("soft cap", &capped, plain.iter().map(|l| 2.0 * (l / 2.0).tanh()).collect());
+        compare(
+            "soft cap",
+            &capped,
+            plain.iter().map(|l| 2.0 * (l / 2.0).tanh()).collect(),
+        );
         let off = logits("final_logit_softcapping", json!(0.0))?;
         compare("a soft cap of 0", &off, plain.clone());
 
@@ -483,7 +533,9 @@ pub fn check_scales<B: Backend>(backend: &B, scratch: &Path) -> Result<Vec<Strin
         let s = Setting::new(backend, scratch, kind, 20, |_| {})?;
         let rows = s.rows()?;
         let mut other = Tiny::target(target_config(Architecture::Qwen3, |_| {}), 1)?;
-        other.change("model.embed_tokens.weight", |v| v.iter_mut().for_each(|x| *x *= 2.0))?;
+        other.change("model.embed_tokens.weight", |v| {
+            v.iter_mut().for_each(|x| *x *= 2.0)
+        })?;
         let folder = scratch.join("doubled");
         other.write(&folder)?;
         let (_, draft) = load_pair(backend, &folder, &scratch.join("draft"), None)?;
@@ -520,7 +572,8 @@ pub fn check_context_memory<B: Backend>(backend: &B, scratch: &Path) -> Result<V
             let (ids, rest) = left.split_at(kept);
             left = rest;
             done += kept;
-            s.draft.absorb(&mut context, s.target.prefill(&mut state, ids)?, done)?;
+            s.draft
+                .absorb(&mut context, s.target.prefill(&mut state, ids)?, done)?;
             if done >= 10 * WINDOW {
                 bytes.insert(s.draft.memory(&context).bytes);
                 if s.draft.memory(&context).rows != WINDOW - 1 {

@@ -110,7 +110,15 @@ pub fn decode<T: TargetModel>(
     target.settle(state)?;
     seen(state)?;
     let mut chosen = vec![first];
-    go_on(target, state, &mut chosen, tokens, sampling, &mut occurred, seen)?;
+    go_on(
+        target,
+        state,
+        &mut chosen,
+        tokens,
+        sampling,
+        &mut occurred,
+        seen,
+    )?;
     Ok(chosen)
 }
 

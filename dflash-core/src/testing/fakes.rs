@@ -3,6 +3,8 @@
 //! A fake knows the plain continuation of one prompt, so a test can say which slots are right. The text must
 //! never depend on it.
 
+use std::cell::Cell;
+
 use crate::backend::{Backend, Drafted};
 use crate::models::{Context, Target};
 use crate::spec::{DraftMemory, DraftModel, ProposalRule};
@@ -39,7 +41,7 @@ pub struct FakeDraft<B: Backend> {
     plain: Vec<u32>,
     vocab: usize,
     block: usize,
-    behaviour: Behaviour,
+    behaviour: Cell<Behaviour>,
 }
 
 /// What a fake has seen.
@@ -68,8 +70,13 @@ impl<B: Backend> FakeDraft<B> {
             plain: [prompt, continuation].concat(),
             vocab,
             block,
-            behaviour,
+            behaviour: Cell::new(behaviour),
         }
+    }
+
+    /// Behaves differently from the next request on.
+    pub fn set(&self, behaviour: Behaviour) {
+        self.behaviour.set(behaviour);
     }
 
     /// The ids of a block: right in the first `right` slots, wrong in the next.
@@ -77,13 +84,17 @@ impl<B: Backend> FakeDraft<B> {
         (0..slots)
             .map(|slot| {
                 let id = self.plain.get(position + 1 + slot).copied().unwrap_or(0);
-                if slot < right { id } else { self.other(id) }
+                if slot < right { id } else { self.wrong(id) }
             })
             .collect()
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "vocabularies are far below 2^32")]
-    fn other(&self, id: u32) -> u32 {
+    /// Another id of the vocabulary.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "vocabularies are far below 2^32"
+    )]
+    pub fn wrong(&self, id: u32) -> u32 {
         (id + 1) % self.vocab as u32
     }
 
@@ -119,7 +130,7 @@ impl<B: Backend> DraftModel<Target<B>> for FakeDraft<B> {
     }
 
     fn absorb(&self, state: &mut FakeState, rows: Context<B>, horizon: usize) -> Result<()> {
-        if self.behaviour == Behaviour::FailsToAbsorb(state.absorbs) {
+        if self.behaviour.get() == Behaviour::FailsToAbsorb(state.absorbs) {
             return Err(Error::backend("absorb", "a fake that fails"));
         }
         state.absorbs += 1;
@@ -133,7 +144,10 @@ impl<B: Backend> DraftModel<Target<B>> for FakeDraft<B> {
         Ok(())
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "a remainder below the vocabulary")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a remainder below the vocabulary"
+    )]
     fn propose(
         &self,
         state: &mut FakeState,
@@ -149,13 +163,17 @@ impl<B: Backend> DraftModel<Target<B>> for FakeDraft<B> {
                 format!("at {} with {} rows of context", rule.position, state.rows),
             ));
         }
-        if self.plain.get(rule.position).is_some_and(|id| *id != anchor) {
+        if self
+            .plain
+            .get(rule.position)
+            .is_some_and(|id| *id != anchor)
+        {
             return Err(Error::request(
                 "propose",
                 format!("anchor {anchor} is not plain decoding's"),
             ));
         }
-        let right = match self.behaviour {
+        let right = match self.behaviour.get() {
             Behaviour::Oracle | Behaviour::FailsToAbsorb(_) => slots,
             Behaviour::FailsToPropose(after) if block < after => slots,
             Behaviour::FailsToPropose(_) => {
@@ -164,7 +182,7 @@ impl<B: Backend> DraftModel<Target<B>> for FakeDraft<B> {
             Behaviour::Liar => 0,
             Behaviour::Half(right) => right,
             Behaviour::Scattered(seed) => {
-                (scramble(seed, block as u64) % self.block as u64) as usize
+                (scramble(seed, block as u64) % rule.rows as u64) as usize
             }
             Behaviour::Unflagged => {
                 return self.drafted(&self.ids(rule.position, slots, slots), false);

@@ -211,7 +211,9 @@ impl<B: Backend> Backend for Faulty<B> {
         params: &DeltaParams<Self::Tensor>,
     ) -> Result<(Self::Tensor, Self::Tensor)> {
         self.call("gated_delta")?;
-        let (y, next) = self.inner.gated_delta(state, mixed, decay, strength, params)?;
+        let (y, next) = self
+            .inner
+            .gated_delta(state, mixed, decay, strength, params)?;
         match self.fault.get() {
             Some(Fault::ForgetReplay { block }) if self.dim(mixed, 1) < block => {
                 Ok((y, state.clone()))
@@ -239,7 +241,9 @@ impl<B: Backend> Backend for Faulty<B> {
             anchor: path.anchor,
             top_k: path.top_k,
         };
-        Ok(Self::outer(self.inner.path_select(logits, hidden, &path, rule)?))
+        Ok(Self::outer(
+            self.inner.path_select(logits, hidden, &path, rule)?,
+        ))
     }
 
     fn draw(

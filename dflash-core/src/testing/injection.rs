@@ -9,13 +9,13 @@ use super::fault::{Fault, Faulty};
 use super::golden;
 use super::inspect::{InspectKv, Snapshot};
 use super::lossless::{Case, PlainStates, load_pair};
+use crate::Result;
 use crate::draft::Draft;
 use crate::models::{Context, Target};
 use crate::spec::{
-    DraftModel, Engine, Occurred, Pending, ProposalRule, RowRule, Rows, Sampling, SpecEngine,
-    Step, TargetModel,
+    DraftModel, Engine, Occurred, Pending, ProposalRule, RowRule, Rows, Sampling, SpecEngine, Step,
+    TargetModel,
 };
-use crate::Result;
 
 /// Fails after every number of operations of a prompt and of a round that keeps part of its block: the state is as before
 /// and plain decoding goes on from it. Returns what differs, and how many places were tried.
@@ -48,7 +48,11 @@ pub fn check_faults<B: InspectKv>(
         places += 1;
         let now = Snapshot::of(&faulty, &state)?;
         let differences = now.differences(&before);
-        found.extend(differences.into_iter().map(|d| format!("prompt, call {call}: {d}")));
+        found.extend(
+            differences
+                .into_iter()
+                .map(|d| format!("prompt, call {call}: {d}")),
+        );
     }
 
     // A round: three of the drafts are right.
@@ -65,7 +69,7 @@ pub fn check_faults<B: InspectKv>(
         case.block,
     );
     let mut drafts = plain.tokens[1..case.block].to_vec();
-    drafts[3..].iter_mut().for_each(|id| *id ^= 1);
+    drafts[3..].iter_mut().for_each(|id| *id = fake.wrong(*id));
     let drafted = fake.drafted(&drafts, true)?;
     let occurred = Occurred::default();
     let rule = RowRule {

@@ -88,7 +88,8 @@ impl Snapshot {
             ));
         }
         for (i, (own, plain)) in self.layers.iter().zip(&plain.layers).enumerate() {
-            let sizes = |l: &LayerSnapshot| (l.len, l.first, l.rows, l.bits[0].len(), l.bits[1].len());
+            let sizes =
+                |l: &LayerSnapshot| (l.len, l.first, l.rows, l.bits[0].len(), l.bits[1].len());
             if sizes(own) != sizes(plain) {
                 found.push(format!(
                     "layer {i}: length, first position, rows and numbers {:?}, plain decoding's {:?}",

@@ -6,14 +6,15 @@ use std::path::Path;
 use super::drive::{self, decode, finish, watch};
 use super::fakes::{Behaviour, FakeDraft};
 use super::golden;
-use super::inspect::{InspectKv, Snapshot};
+use super::inspect::{InspectKv, LayerSnapshot, Snapshot};
+use crate::Result;
 use crate::backend::Backend;
 use crate::draft::Draft;
 use crate::models::{Target, TargetState};
 use crate::spec::{
-    Occurred, Pending, Report, Request, RowRule, Rows, Sampling, SpecEngine, TargetModel,
+    DraftModel, EngineParts, Occurred, Pending, Report, Request, RowRule, Rows, Sampling, SpecEngine,
+    TargetModel,
 };
-use crate::Result;
 
 /// A target, a prompt, and how far to decode.
 #[derive(Debug, Clone, Copy)]
@@ -106,14 +107,23 @@ pub fn check_text<B: Backend>(backend: &B, case: &Case<'_>) -> Result<Vec<String
     for sampling in [Sampling::default(), sampled(7)] {
         let plain = plain_text(backend, case, sampling)?;
         let vocab = drive::load_report(backend, case.target)?.vocab_size;
+        let fake = FakeDraft::new(
+            backend,
+            Behaviour::Oracle,
+            case.prompt,
+            &plain,
+            vocab,
+            case.block,
+        );
+        let mut engine = drive::engine(backend, case.target, Some(fake))?;
         for block in [2, 3, 5, case.block] {
             let chunk = 1 + block;
             let absorbs = case.prompt.len().div_ceil(chunk) + 1;
             let fails = Behaviour::FailsToAbsorb(absorbs);
             for behaviour in behaviours(block).into_iter().chain([fails]) {
-                let fake =
-                    FakeDraft::new(backend, behaviour, case.prompt, &plain, vocab, case.block);
-                let mut engine = drive::engine(backend, case.target, Some(fake))?;
+                if let Some(fake) = engine.draft() {
+                    fake.set(behaviour);
+                }
                 let request = Request {
                     sampling,
                     block_size: Some(block),
@@ -364,21 +374,32 @@ pub fn check_commits<B: InspectKv>(backend: &B, case: &Case<'_>) -> Result<Vec<S
             let mut state = before.fork()?;
             // Rows past `keep` are wrong, so that nothing of them may stay.
             let mut drafts = rest.to_vec();
-            drafts[keep - 1..].iter_mut().for_each(|id| *id ^= 1);
+            drafts[keep - 1..]
+                .iter_mut()
+                .for_each(|id| *id = fake.wrong(*id));
             let drafted = fake.drafted(&drafts, true)?;
             // Dropped, before and after it was read.
             drop(target.verify(&mut state, anchor, Some(&drafted))?);
-            found.extend(labelled(&place("dropped unread"), plain.differences(backend, &state)?));
+            found.extend(labelled(
+                &place("dropped unread"),
+                plain.differences(backend, &state)?,
+            ));
             let mut pending = target.verify(&mut state, anchor, Some(&drafted))?;
             pending.choose(&rule)?;
             drop(pending);
-            found.extend(labelled(&place("dropped"), plain.differences(backend, &state)?));
+            found.extend(labelled(
+                &place("dropped"),
+                plain.differences(backend, &state)?,
+            ));
             // More than there is.
             let pending = target.verify(&mut state, anchor, Some(&drafted))?;
             if pending.commit(rows(case.block + 1)).is_ok() {
                 found.push(place("more rows were kept than verified"));
             }
-            found.extend(labelled(&place("refused"), plain.differences(backend, &state)?));
+            found.extend(labelled(
+                &place("refused"),
+                plain.differences(backend, &state)?,
+            ));
             // Committed.
             let mut pending = target.verify(&mut state, anchor, Some(&drafted))?;
             let verdict = pending.choose(&rule)?;
@@ -386,7 +407,10 @@ pub fn check_commits<B: InspectKv>(backend: &B, case: &Case<'_>) -> Result<Vec<S
                 found.push(place("the verdict does not end at the wrong row"));
             }
             let context = pending.commit(rows(keep))?;
-            found.extend(labelled(&place("committed"), plain.differences(backend, &state)?));
+            found.extend(labelled(
+                &place("committed"),
+                plain.differences(backend, &state)?,
+            ));
             for (tap, own) in context.taps.iter().enumerate() {
                 let at = case.prompt.len() + start;
                 let width = plain_taps[tap].len() / (case.prompt.len() + plain.tokens.len());
@@ -406,7 +430,10 @@ pub fn check_commits<B: InspectKv>(backend: &B, case: &Case<'_>) -> Result<Vec<S
                 Sampling::default(),
                 &mut Occurred::default(),
                 &mut |state| {
-                    found.extend(labelled(&place("after"), plain.differences(backend, state)?));
+                    found.extend(labelled(
+                        &place("after"),
+                        plain.differences(backend, state)?,
+                    ));
                     Ok(())
                 },
             )?;
@@ -418,6 +445,53 @@ pub fn check_commits<B: InspectKv>(backend: &B, case: &Case<'_>) -> Result<Vec<S
     Ok(found)
 }
 
+/// The context of a real draft after every round against the one that absorbs the same tokens at once: partial and full
+/// rejections, before and after its window has wrapped. Returns what differs, and how many rounds were compared.
+///
+/// # Errors
+/// If a folder cannot be loaded or a run fails.
+pub fn check_draft_context<B: InspectKv>(
+    backend: &B,
+    case: &Case<'_>,
+    draft: &Path,
+) -> Result<(Vec<String>, usize)> {
+    let (target, fresh) = load_pair(backend, case.target, draft, None)?;
+    let plain = plain_text(backend, case, Sampling::default())?;
+    let text = [case.prompt, &plain].concat();
+    let (model, drafter) = load_pair(backend, case.target, draft, None)?;
+    let mut engine = SpecEngine::new(EngineParts {
+        target: model,
+        draft: Some(drafter),
+        decoder: None,
+        report: drive::load_report(backend, case.target)?,
+        readbacks: |t: &Target<B>| t.backend().readbacks(),
+    });
+    let request = Request {
+        prefill_chunk: 5,
+        ..golden::request(case.prompt, case.tokens)
+    };
+    let (mut found, mut rounds) = (Vec::new(), 0);
+    watch(&mut engine, &request, usize::MAX, &mut |state, context, round| {
+        let (Some(round), Some(context)) = (round, context) else {
+            return Ok(());
+        };
+        rounds += 1;
+        let taps = target.prefill(&mut target.new_state()?, &text[..state.position()])?;
+        let mut at_once = fresh.new_state()?;
+        fresh.absorb(&mut at_once, taps, state.position())?;
+        for (layer, (own, fresh)) in context.contexts().iter().zip(at_once.contexts()).enumerate() {
+            if LayerSnapshot::of_kv(backend, own)? != LayerSnapshot::of_kv(backend, fresh)? {
+                found.push(format!(
+                    "draft layer {layer} after round {rounds}, which produced {}",
+                    round.produced
+                ));
+            }
+        }
+        Ok(())
+    })?;
+    Ok((found, rounds))
+}
+
 /// The tap rows of prompt and tokens, from one prompt pass: `[rows, hidden]` per tap.
 fn plain_taps<B: Backend>(
     target: &Target<B>,
@@ -426,7 +500,11 @@ fn plain_taps<B: Backend>(
 ) -> Result<Vec<Vec<f32>>> {
     let mut state = target.new_state()?;
     let context = target.prefill(&mut state, &[prompt, tokens].concat())?;
-    context.taps.iter().map(|t| target.backend().read(t)).collect()
+    context
+        .taps
+        .iter()
+        .map(|t| target.backend().read(t))
+        .collect()
 }
 
 /// A target with a draft's taps, and the draft bound to it.
@@ -463,5 +541,7 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
 }
 
 fn labelled(place: &str, differences: Vec<String>) -> impl Iterator<Item = String> {
-    differences.into_iter().map(move |d| format!("{place}: {d}"))
+    differences
+        .into_iter()
+        .map(move |d| format!("{place}: {d}"))
 }

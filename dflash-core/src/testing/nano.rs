@@ -75,7 +75,10 @@ pub fn check<B: Backend>(
                     ));
                 }
                 if cfg!(feature = "text") && report.text != case.text {
-                    found.push(format!("{place}: {:?}, recorded {:?}", report.text, case.text));
+                    found.push(format!(
+                        "{place}: {:?}, recorded {:?}",
+                        report.text, case.text
+                    ));
                 }
                 let name = format!("{draft}/b{block}");
                 match case.acceptance_lengths.get(&name) {

@@ -55,7 +55,10 @@ pub fn target_config(architecture: Architecture, tweak: impl FnOnce(&mut Value))
             config.extend(more);
         }
     };
-    if matches!(architecture, Architecture::Qwen3Moe | Architecture::Qwen35Moe) {
+    if matches!(
+        architecture,
+        Architecture::Qwen3Moe | Architecture::Qwen35Moe
+    ) {
         extra(json!({
             "num_experts": 4,
             "num_experts_per_tok": 2,
@@ -135,8 +138,11 @@ impl Tiny {
     /// # Errors
     /// If the config is not a draft's.
     pub fn draft(config: Value, seed: u64) -> Result<Self> {
-        let read =
-            DraftConfig::parse(Path::new("config.json"), config.to_string().as_bytes(), false)?;
+        let read = DraftConfig::parse(
+            Path::new("config.json"),
+            config.to_string().as_bytes(),
+            false,
+        )?;
         let mut tiny = Self::empty(config, seed);
         tiny.add_draft(&read);
         Ok(tiny)
@@ -181,11 +187,14 @@ impl Tiny {
     /// # Errors
     /// If there is no such tensor.
     pub fn change(&mut self, name: &str, change: impl FnOnce(&mut [f32])) -> Result<()> {
-        let tensor = self.tensors.get_mut(name).ok_or_else(|| Error::MissingTensor {
-            path: "tiny".into(),
-            name: name.into(),
-            tried: vec![name.into()],
-        })?;
+        let tensor = self
+            .tensors
+            .get_mut(name)
+            .ok_or_else(|| Error::MissingTensor {
+                path: "tiny".into(),
+                name: name.into(),
+                tried: vec![name.into()],
+            })?;
         change(&mut tensor.values);
         Ok(())
     }
@@ -300,7 +309,12 @@ impl Tiny {
                 (Mixer::GatedDelta, Some(d)) => {
                     let m = name("linear_attn");
                     let width = d.value_heads * d.value_dim;
-                    self.linear(&format!("{m}.in_proj_qkv"), d.conv_channels(), hidden, false);
+                    self.linear(
+                        &format!("{m}.in_proj_qkv"),
+                        d.conv_channels(),
+                        hidden,
+                        false,
+                    );
                     self.linear(&format!("{m}.in_proj_z"), width, hidden, false);
                     self.linear(&format!("{m}.in_proj_a"), d.value_heads, hidden, false);
                     self.linear(&format!("{m}.in_proj_b"), d.value_heads, hidden, false);
@@ -362,7 +376,12 @@ impl Tiny {
                 ("v_proj", kv, hidden),
                 ("o_proj", hidden, width),
             ] {
-                self.linear(&name(&format!("self_attn.{part}")), out, inp, c.attention_bias);
+                self.linear(
+                    &name(&format!("self_attn.{part}")),
+                    out,
+                    inp,
+                    c.attention_bias,
+                );
             }
             self.norm(&name("self_attn.q_norm"), c.head_dim, false);
             self.norm(&name("self_attn.k_norm"), c.head_dim, false);

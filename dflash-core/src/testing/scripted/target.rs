@@ -228,7 +228,12 @@ impl ScriptedTarget {
     fn strike(&self, stage: Stage) -> bool {
         match self.fault.get() {
             Some(fault) if fault.stage == stage => {
-                self.fault.set(fault.after.checked_sub(1).map(|after| Fault { stage, after }));
+                self.fault.set(
+                    fault
+                        .after
+                        .checked_sub(1)
+                        .map(|after| Fault { stage, after }),
+                );
                 fault.after == 0
             }
             _ => false,
@@ -342,14 +347,14 @@ impl Rows for Block<'_> {
             if bad {
                 logits[0] = f32::NAN;
             }
-            let choice = rule
-                .draw(row, &logits, &agreeable[..row])
-                .map_err(|_| Error::NonFinite {
-                    what: "target logits".into(),
-                    position: rule.position + row - 1,
-                    layer: None,
-                    dtype: "f32".into(),
-                })?;
+            let choice =
+                rule.draw(row, &logits, &agreeable[..row])
+                    .map_err(|_| Error::NonFinite {
+                        what: "target logits".into(),
+                        position: rule.position + row - 1,
+                        layer: None,
+                        dtype: "f32".into(),
+                    })?;
             rows.push(choice);
             if agreeable.get(row) != Some(&choice.id) {
                 break;
