@@ -13,9 +13,11 @@ fn folder() -> std::path::PathBuf {
 }
 
 fn nano() -> Tokenizer {
-    Tokenizer::load(&folder().join("target"))
-        .unwrap()
-        .expect("nano has a tokenizer")
+    static LOADED: std::sync::OnceLock<Tokenizer> = std::sync::OnceLock::new();
+    let load = || Tokenizer::load(&folder().join("target")).unwrap();
+    LOADED
+        .get_or_init(|| load().expect("nano has a tokenizer"))
+        .clone()
 }
 
 fn generation() -> TemplateOptions {
@@ -125,7 +127,9 @@ proptest! {
         let mut stream = tokenizer.stream(skip);
         let mut joined: String = ids.iter().map(|&id| stream.push(id)).collect();
         joined += &stream.finish();
-        let other = tokenizers::Tokenizer::from_file(folder().join("target/tokenizer.json")).unwrap();
+        static OTHER: std::sync::OnceLock<tokenizers::Tokenizer> = std::sync::OnceLock::new();
+        let file = || tokenizers::Tokenizer::from_file(folder().join("target/tokenizer.json")).unwrap();
+        let other = OTHER.get_or_init(file);
         prop_assert_eq!(joined, other.decode(&ids, skip).unwrap());
     }
 

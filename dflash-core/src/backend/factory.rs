@@ -1,5 +1,6 @@
 //! How a backend is found, asked and loaded at run time.
 
+use super::{Implementation, Op};
 use crate::Result;
 use crate::load::{LoadRequest, Loaded};
 use crate::models::ModelInfo;
@@ -14,6 +15,11 @@ pub trait BackendFactory: std::fmt::Debug {
 
     /// Whether it runs this model, and how.
     fn supports(&self, model: &ModelInfo) -> Support;
+
+    /// How it serves each operation on its preferred device, as far as that is known before anything is loaded.
+    fn operations(&self) -> Vec<(Op, Implementation)> {
+        Vec::new()
+    }
 
     /// Loads target and draft on the thread that will run them.
     ///

@@ -236,7 +236,7 @@ pub fn dynamic_conv<B: Backend>(
 /// The backend's, or sizes that do not fit.
 pub fn propose<B: Backend>(b: &B, logits: &B::Tensor, rule: &ProposalRule) -> Result<Drafted<B>> {
     let vocab = slot_logits(b, logits, rule)?;
-    upload_picked(b, &host::propose(&b.read(logits)?, vocab, rule))
+    upload_picked(b, &host::propose(&b.read(logits)?, vocab, rule)?)
 }
 
 /// Default of [`Backend::path_select`]: reads the logits back, then the candidates' rows of both codebooks.
@@ -266,19 +266,13 @@ pub fn path_select<B: Backend>(
     )?)?;
     let (hidden, rows) = rows.split_at(slots * rank);
     let (predecessors, successors) = rows.split_at(before.len() * rank);
-    upload_picked(
-        b,
-        &host::walk(
-            &candidates,
-            &host::Codes {
-                rank,
-                hidden,
-                predecessors,
-                successors,
-            },
-            rule,
-        ),
-    )
+    let codes = host::Codes {
+        rank,
+        hidden,
+        predecessors,
+        successors,
+    };
+    upload_picked(b, &host::walk(&candidates, &codes, rule)?)
 }
 
 /// Default of [`Backend::draw`].
@@ -304,7 +298,7 @@ pub fn draw<B: Backend>(
 }
 
 /// Brings proposals to the device.
-pub(crate) fn upload_picked<B: Backend>(b: &B, picked: &host::Picked) -> Result<Drafted<B>> {
+pub fn upload_picked<B: Backend>(b: &B, picked: &host::Picked) -> Result<Drafted<B>> {
     Ok(Drafted {
         rows: picked.ids.len(),
         ids: b.upload_ids(&picked.ids)?,
@@ -317,11 +311,7 @@ pub(crate) fn upload_picked<B: Backend>(b: &B, picked: &host::Picked) -> Result<
 }
 
 /// Checks that the logits have a row per slot; their vocabulary size.
-pub(crate) fn slot_logits<B: Backend>(
-    b: &B,
-    logits: &B::Tensor,
-    rule: &ProposalRule,
-) -> Result<usize> {
+pub fn slot_logits<B: Backend>(b: &B, logits: &B::Tensor, rule: &ProposalRule) -> Result<usize> {
     let vocab = b.dim(logits, 2);
     expect_dims(
         b,
@@ -340,12 +330,7 @@ pub(crate) fn slot_logits<B: Backend>(
 }
 
 /// Checks the leading sizes of a tensor.
-pub(crate) fn expect_dims<B: Backend>(
-    b: &B,
-    what: &str,
-    t: &B::Tensor,
-    expected: &[usize],
-) -> Result<()> {
+pub fn expect_dims<B: Backend>(b: &B, what: &str, t: &B::Tensor, expected: &[usize]) -> Result<()> {
     let found: Vec<usize> = (0..expected.len()).map(|axis| b.dim(t, axis)).collect();
     if found == expected {
         Ok(())

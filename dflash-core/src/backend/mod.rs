@@ -23,6 +23,7 @@
 
 pub mod factory;
 pub mod fallback;
+pub mod host;
 pub mod reference;
 mod types;
 

@@ -4,6 +4,7 @@
 //! control can expect a difference, and so that every backend runs the same ones.
 
 pub mod conditioning;
+pub mod conformance;
 pub mod damage;
 pub mod drive;
 pub mod fakes;

@@ -154,7 +154,8 @@ impl Tokenizer {
                 notes: Vec::new(),
             });
         };
-        let rendered = template.render(&marked.messages, &tokens, &marked.options);
+        let rendered =
+            template.render_marked(&marked.messages, &tokens, &marked.options, marked.marks);
         let spans = rendered
             .ok()
             .map(|rendered| marked.spans(&rendered))

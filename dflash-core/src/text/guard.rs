@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use tokenizers::AddedToken;
 
 use super::chat::EncodedChat;
+use super::python::Marks;
 use super::stop::overlap;
 use super::template::TemplateOptions;
 use super::tokenizer::Inner;
@@ -34,8 +35,7 @@ pub(super) struct Marked {
     pub(super) options: TemplateOptions,
     /// True when some text spells a whole special token, not only the start of one.
     pub(super) whole: bool,
-    open: char,
-    close: char,
+    pub(super) marks: Marks,
 }
 
 impl<'a> Spellings<'a> {
@@ -72,17 +72,16 @@ impl<'a> Spellings<'a> {
         if !texts.iter().any(|text| self.suspicious(text)) {
             return Ok(None);
         }
-        let (open, close) = pick_marks(&texts, source)?;
+        let marks = pick_marks(&texts, source)?;
         let mut marked = Marked {
             messages: Value::Null,
             options: options.clone(),
             whole: false,
-            open,
-            close,
+            marks: Marks(Some(marks)),
         };
         let mut mark = |value: &Value| {
             let mut value = value.clone();
-            self.mark_value(&mut value, &mut marked.whole, [open, close])?;
+            self.mark_value(&mut value, &mut marked.whole, marks)?;
             Ok::<_, Error>(value)
         };
         let messages = mark(messages)?;
@@ -181,7 +180,7 @@ fn strings<'v>(value: &'v Value, out: &mut Vec<&'v str>) {
     }
 }
 
-fn pick_marks(texts: &[&str], source: &str) -> Result<(char, char)> {
+fn pick_marks(texts: &[&str], source: &str) -> Result<[char; 2]> {
     let all = texts
         .iter()
         .flat_map(|text| text.chars())
@@ -193,12 +192,13 @@ fn pick_marks(texts: &[&str], source: &str) -> Result<(char, char)> {
     let mut free = MARKS
         .filter(|code| !used.contains(code))
         .filter_map(char::from_u32);
-    free.next().zip(free.next()).ok_or_else(|| {
-        Error::request(
+    let (Some(open), Some(close)) = (free.next(), free.next()) else {
+        return Err(Error::request(
             "messages",
             "they use every character of a whole Unicode plane",
-        )
-    })
+        ));
+    };
+    Ok([open, close])
 }
 
 impl Marked {
@@ -207,12 +207,13 @@ impl Marked {
         let mut text = String::with_capacity(rendered.len());
         let mut spans: Vec<(usize, usize)> = Vec::new();
         let mut opened = None;
+        let [open, close] = self.marks.0.map_or([None; 2], |marks| marks.map(Some));
         for c in rendered.chars() {
-            if c == self.open {
+            if Some(c) == open {
                 opened = Some(text.len());
                 // A template that cuts a message may leave one mark of a pair: it still tells whose its neighbour is.
                 spans.push((text.len(), text.len() + 1));
-            } else if c == self.close {
+            } else if Some(c) == close {
                 let start = opened.take().unwrap_or(text.len().saturating_sub(1));
                 spans.push((start, text.len()));
             } else {

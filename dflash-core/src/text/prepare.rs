@@ -4,8 +4,13 @@
 const OPEN: (&str, &str) = ("generation", "with");
 const CLOSE: (&str, &str) = ("endgeneration", "endwith");
 
+/// The template as the engine reads it: line ends as Jinja normalizes them, and no tags that only transformers knows.
+pub(super) fn prepared(source: &str) -> String {
+    without_generation_tags(&source.replace("\r\n", "\n").replace('\r', "\n"))
+}
+
 /// Replaces `{% generation %}` and `{% endgeneration %}`, wherever they are tags and not text or strings.
-pub(super) fn without_generation_tags(source: &str) -> String {
+fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(at) = rest.find('{') {
@@ -27,6 +32,11 @@ pub(super) fn without_generation_tags(source: &str) -> String {
             Some("raw") => {
                 let end = raw_len(rest);
                 out.push_str(tag);
+                // Jinja trims the newline after every tag but this one.
+                if rest[..end].starts_with('\n') && !tag.ends_with("-%}") {
+                    out.push_str("{% endraw %}{{ '\\n' }}");
+                    out.push_str("{% raw %}");
+                }
                 out.push_str(&rest[..end]);
                 rest = &rest[end..];
             }
@@ -78,7 +88,7 @@ fn raw_len(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::without_generation_tags as prepared;
+    use super::prepared;
 
     #[test]
     fn only_tags_are_replaced() {

@@ -63,8 +63,7 @@ impl ChatTemplate {
             .lstrip_blocks(true)
             .build();
         env.set_syntax(syntax.map_err(|e| template_error(&e))?);
-        python::extend(&mut env);
-        let prepared = prepare::without_generation_tags(source);
+        let prepared = prepare::prepared(source);
         env.add_template_owned("chat", prepared)
             .map_err(|e| template_error(&e))?;
         let template = env.get_template("chat").map_err(|e| template_error(&e))?;
@@ -96,6 +95,17 @@ impl ChatTemplate {
         tokens: &Map<String, Value>,
         options: &TemplateOptions,
     ) -> Result<String> {
+        self.render_marked(messages, tokens, options, python::Marks::default())
+    }
+
+    /// The same, with marks in the conversation that the template must not notice.
+    pub(super) fn render_marked(
+        &self,
+        messages: &Value,
+        tokens: &Map<String, Value>,
+        options: &TemplateOptions,
+        marks: python::Marks,
+    ) -> Result<String> {
         let mut context = tokens.clone();
         context.insert("tools".into(), options.tools.clone().unwrap_or_default());
         context.insert(
@@ -123,6 +133,7 @@ impl ChatTemplate {
         let context = Jinja::from_pairs(context.chain([("strftime_now".to_owned(), clock)]));
 
         let mut env = self.env.clone();
+        python::extend(&mut env, marks);
         env.set_fuel(Some(
             STEPS.saturating_add(bytes.saturating_mul(STEPS_PER_BYTE)),
         ));

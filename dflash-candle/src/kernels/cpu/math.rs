@@ -18,7 +18,7 @@ pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     // Beyond these eˣ rounds to 0 and to infinity. NaN, as second operand, passes through.
     let x = s.max(s.splat(-105.0), s.min(s.splat(89.0), x));
     let n = s.round(s.mul(x, s.splat(std::f32::consts::LOG2_E)));
-    let r = s.fma(n, s.splat(-0.693_359_375), x);
+    let r = s.fma(n, s.splat(-355.0 / 512.0), x);
     let r = s.fma(n, s.splat(2.121_944_4e-4), r);
     let mut p = s.splat(1.987_569_1e-4);
     for c in [
@@ -53,7 +53,7 @@ pub(crate) fn silu<S: Simd>(s: S, x: S::V) -> S::V {
 pub(crate) fn gelu_tanh<S: Simd>(s: S, x: S::V) -> S::V {
     let x2 = s.mul(x, x);
     let inner = s.mul(x, s.fma(s.splat(0.044_715), x2, s.splat(1.0)));
-    s.mul(x, sigmoid(s, s.mul(s.splat(1.595_769_1), inner)))
+    s.mul(x, sigmoid(s, s.mul(s.splat(1.595_769), inner)))
 }
 
 /// The hyperbolic tangent, within a few units in the last place.
@@ -66,7 +66,7 @@ pub(crate) fn tanh_lanes<S: Simd>(s: S, x: S::V) -> S::V {
     let far = s.sub(s.splat(1.0), s.div(s.splat(2.0), s.add(e, s.splat(1.0))));
     let x2 = s.mul(x, x);
     let mut p = s.splat(-5.704_988_7e-3);
-    for c in [2.063_908_9e-2, -5.373_971e-2, 1.333_144_2e-1, -3.333_328e-1] {
+    for c in [2.063_909e-2, -5.373_971e-2, 1.333_144_2e-1, -3.333_328e-1] {
         p = s.fma(p, x2, s.splat(c));
     }
     let near = s.fma(s.mul(p, x2), x, x);

@@ -24,13 +24,14 @@ mod pool;
 mod rope;
 mod scratch;
 mod select;
+mod sight;
 mod simd;
 mod tile;
 
 #[cfg(test)]
 mod testing;
 
-pub use attention::{Attention, KeysValues, Sight, Visible, attention};
+pub use attention::{Attention, KeysValues, attention};
 pub use conv::{DynamicKernel, dynamic_conv, short_conv};
 pub use embedding::{embedding, widen};
 pub use gated_delta::{GatedDelta, GatedDeltaRows, MAX_KEY_DIM, gated_delta};
@@ -45,6 +46,7 @@ pub use norm::{gated_rms_norm, rms_norm};
 pub use pool::Pool;
 pub use rope::{HeadNorm, Heads, Rotation, norm_rope};
 pub use select::{Best, all_finite, argmax, top_k};
+pub use sight::{Sight, Visible};
 
 /// Multiply-adds below which waking other threads costs more than it saves.
 const PARALLEL_WORK: usize = 60_000;

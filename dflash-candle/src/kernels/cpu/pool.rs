@@ -311,6 +311,20 @@ mod tests {
     }
 
     #[test]
+    fn an_idle_pool_parks() {
+        let pool = Pool::new(3);
+        pool.run(8, &|_| {});
+        let since = Instant::now();
+        while pool.shared.parked.load(Ordering::SeqCst) < 2 {
+            assert!(
+                since.elapsed() < Duration::from_secs(20),
+                "workers still spin"
+            );
+            thread::sleep(SPIN);
+        }
+    }
+
+    #[test]
     fn nested_and_concurrent_jobs_finish() {
         let pool = Pool::new(3);
         let sum = AtomicUsize::new(0);

@@ -4,10 +4,11 @@
 //! call them with what they read back. A row that holds a number which is not finite proposes token
 //! 0 and clears the finite flag: every id stays usable as an index, and the loop drops the draft.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+mod path;
 
-use crate::spec::{Noise, ProposalRule, Rivals, RowRule, Verdict};
+pub use path::{Candidates, Codes, candidates, walk};
+
+use crate::spec::{Choice, Noise, ProposalRule, Rivals, RowRule, Verdict};
 use crate::{Error, Result};
 
 /// Proposals in host memory.
@@ -59,7 +60,17 @@ pub fn argmax(scores: &[f32]) -> usize {
 }
 
 /// Proposes a token per row of `logits` `[slots, vocab]`; see [`Backend::propose`](crate::backend::Backend::propose).
-pub fn propose(logits: &[f32], vocab: usize, rule: &ProposalRule) -> Picked {
+///
+/// # Errors
+/// [`Error::Shape`] if `vocab` is 0.
+pub fn propose(logits: &[f32], vocab: usize, rule: &ProposalRule) -> Result<Picked> {
+    if vocab == 0 {
+        return Err(Error::shape(
+            "proposing: vocabulary",
+            "at least one token",
+            vocab,
+        ));
+    }
     let mut picked = Picked {
         ids: Vec::new(),
         finite: true,
@@ -82,7 +93,7 @@ pub fn propose(logits: &[f32], vocab: usize, rule: &ProposalRule) -> Picked {
         };
         picked.push(index, rule, plain, coupled);
     }
-    picked
+    Ok(picked)
 }
 
 impl Picked {
@@ -116,161 +127,6 @@ impl Picked {
     }
 }
 
-/// The best tokens of each slot.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Candidates {
-    ids: Vec<u32>,
-    logits: Vec<f32>,
-    per_slot: usize,
-    finite: bool,
-}
-
-impl Candidates {
-    /// The tokens, slot after slot, each slot's best first.
-    pub fn ids(&self) -> &[u32] {
-        &self.ids
-    }
-
-    /// How many each slot has: `top_k`, or the vocabulary if that is smaller.
-    pub fn per_slot(&self) -> usize {
-        self.per_slot
-    }
-}
-
-/// A candidate; greater is better, so that equal logits put the lowest id first.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Candidate {
-    logit: f32,
-    id: u32,
-}
-
-impl Eq for Candidate {}
-
-impl Ord for Candidate {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // Adding zero makes the two zeros equal.
-        (self.logit + 0.0)
-            .total_cmp(&(other.logit + 0.0))
-            .then(other.id.cmp(&self.id))
-    }
-}
-
-impl PartialOrd for Candidate {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// The `top_k` largest logits of each row of `logits` `[slots, vocab]`, largest first, equals by lowest id.
-///
-/// # Errors
-/// [`Error::Shape`] if `top_k` or `vocab` is 0.
-pub fn candidates(logits: &[f32], vocab: usize, top_k: usize) -> Result<Candidates> {
-    if top_k == 0 || vocab == 0 {
-        return Err(Error::shape(
-            "candidates per slot",
-            "at least 1",
-            format!("{top_k} of {vocab} tokens"),
-        ));
-    }
-    let per_slot = top_k.min(vocab);
-    let mut found = Candidates {
-        ids: Vec::new(),
-        logits: Vec::new(),
-        per_slot,
-        finite: true,
-    };
-    for row in logits.chunks_exact(vocab) {
-        found.finite &= row.iter().all(|l| l.is_finite());
-        // The heap's top is the worst of those kept.
-        let mut kept = BinaryHeap::with_capacity(per_slot + 1);
-        for (id, &logit) in (0u32..).zip(row) {
-            let candidate = std::cmp::Reverse(Candidate { logit, id });
-            if kept.len() < per_slot {
-                kept.push(candidate);
-            } else if kept.peek().is_some_and(|worst| candidate < *worst) {
-                kept.pop();
-                kept.push(candidate);
-            }
-        }
-        // Ascending in `Reverse`: best first.
-        for std::cmp::Reverse(c) in kept.into_sorted_vec() {
-            found.ids.push(c.id);
-            found.logits.push(c.logit);
-        }
-    }
-    Ok(found)
-}
-
-/// What the candidate selector multiplies, all rows `rank` wide.
-#[derive(Debug, Clone, Copy)]
-pub struct Codes<'a> {
-    /// Width of a row.
-    pub rank: usize,
-    /// A row per slot.
-    pub hidden: &'a [f32],
-    /// The anchor's row, then a row per candidate, of the codebook read for the token before.
-    pub predecessors: &'a [f32],
-    /// A row per candidate of the other codebook.
-    pub successors: &'a [f32],
-}
-
-/// Walks the candidate selector (DFlash 2 release notes): `score(b) = logit(b) + Σ_r predecessor[p] · hidden · successor[b]`,
-/// where p is the token chosen in the slot before. Chooses the largest score, or the largest `score / T + gumbel`.
-pub fn walk(candidates: &Candidates, codes: &Codes<'_>, rule: &ProposalRule) -> Picked {
-    let (k, rank) = (candidates.per_slot, codes.rank);
-    let row = |rows: &[f32], index: usize| -> Vec<f32> { rows[index * rank..][..rank].to_vec() };
-    let mut picked = Picked {
-        ids: Vec::new(),
-        finite: candidates.finite,
-        rivals: None,
-    };
-    let mut predecessor = 0;
-    for (index, ids) in candidates.ids.chunks_exact(k).enumerate() {
-        let mut factor = row(codes.predecessors, predecessor);
-        factor
-            .iter_mut()
-            .zip(row(codes.hidden, index))
-            .for_each(|(f, h)| *f *= h);
-        let scores: Vec<f32> = (index * k..(index + 1) * k)
-            .map(|c| {
-                candidates.logits[c]
-                    + factor
-                        .iter()
-                        .zip(row(codes.successors, c))
-                        .map(|(f, s)| f * s)
-                        .sum::<f32>()
-            })
-            .collect();
-        let finite = scores.iter().all(|s| s.is_finite());
-        picked.finite &= finite;
-        let best = |score: &dyn Fn(usize) -> f32| -> u32 {
-            let mut best = (u32::MAX, f32::NEG_INFINITY);
-            for (c, &id) in ids.iter().enumerate() {
-                let score = score(c);
-                if score > best.1 || (score == best.1 && id < best.0) {
-                    best = (id, score);
-                }
-            }
-            if finite { best.0 } else { 0 }
-        };
-        let coupled = |seed, temperature: f32| {
-            let noise = Noise {
-                seed,
-                position: rule.position + index + 1,
-            };
-            best(&|c| scores[c] / temperature + noise.gumbel(ids[c]))
-        };
-        let chosen = picked.push(index, rule, || best(&|c| scores[c]), coupled);
-        // A slot that is not finite has no candidate to follow; any row does, the draft is dropped.
-        predecessor = ids
-            .iter()
-            .position(|&id| id == chosen)
-            .map_or(0, |c| 1 + index * k + c);
-    }
-    picked
-}
-
 /// Draws the rows of `logits` `[rows, vocab]` in order; see [`Backend::draw`](crate::backend::Backend::draw).
 ///
 /// Ends with the first row that has no draft to agree with. If the draft is not finite, that is row 0.
@@ -282,6 +138,21 @@ pub fn draw(
     vocab: usize,
     draft: Option<Picked>,
     rule: &RowRule<'_>,
+) -> Result<Result<Verdict, usize>> {
+    draw_with(logits, vocab, draft, |index, row, before| {
+        rule.draw(index, row, before).ok()
+    })
+}
+
+/// [`draw`] with another way to choose a row's token, from the row's index, its logits and the drafts before it; `None` if it is not finite.
+///
+/// # Errors
+/// As [`draw`].
+pub fn draw_with(
+    logits: &[f32],
+    vocab: usize,
+    draft: Option<Picked>,
+    choose: impl Fn(usize, &[f32], &[u32]) -> Option<Choice>,
 ) -> Result<Result<Verdict, usize>> {
     let rows = logits.len().checked_div(vocab).unwrap_or(0);
     let draft = draft.unwrap_or(Picked {
@@ -303,7 +174,7 @@ pub fn draw(
     };
     let mut chosen = Vec::new();
     for (index, row) in logits.chunks_exact(vocab).enumerate() {
-        let Ok(choice) = rule.draw(index, row, &agreeable[..index]) else {
+        let Some(choice) = choose(index, row, &agreeable[..index]) else {
             return Ok(Err(index));
         };
         chosen.push(choice);
@@ -325,4 +196,240 @@ pub fn draw(
 )]
 fn token(index: usize) -> u32 {
     index as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{Coupling, Occurred, Sampling};
+
+    pub(super) fn rule(rows: usize, coupling: Option<Coupling>) -> ProposalRule {
+        ProposalRule {
+            rows,
+            position: 30,
+            coupling,
+        }
+    }
+
+    pub(super) fn coupling(temperature: f32, propose: bool) -> Option<Coupling> {
+        Some(Coupling {
+            seed: 9,
+            temperature,
+            propose,
+        })
+    }
+
+    /// The id with the largest `score / T + gumbel` by the definition.
+    pub(super) fn noisy(position: usize, temperature: f32, scores: &[(u32, f32)]) -> u32 {
+        let noise = Noise { seed: 9, position };
+        let score = |(id, s): &(u32, f32)| s / temperature + noise.gumbel(*id);
+        scores
+            .iter()
+            .max_by(|a, b| score(a).total_cmp(&score(b)))
+            .expect("scores")
+            .0
+    }
+
+    #[test]
+    fn slots_propose_their_best() {
+        let logits = [0.0, 2.0, 2.0, -1.0, -3.0, -3.0, -2.0, -9.0];
+        let picked = propose(&logits, 4, &rule(3, None)).expect("tokens");
+        assert_eq!(
+            picked,
+            Picked {
+                ids: vec![1, 2],
+                finite: true,
+                rivals: None
+            }
+        );
+    }
+
+    #[test]
+    fn coupled_slots_follow_the_noise_of_their_position() {
+        let logits: Vec<f32> = (0..60u16).map(|i| f32::from(i * 7 % 13) / 5.0).collect();
+        for temperature in [0.2, 1.0, 3.0] {
+            let slots: Vec<Vec<(u32, f32)>> = logits
+                .chunks(20)
+                .map(|row| (0..).zip(row.iter().copied()).collect())
+                .collect();
+            let expected: Vec<u32> = slots
+                .iter()
+                .enumerate()
+                .map(|(i, row)| noisy(31 + i, temperature, row))
+                .collect();
+            let plain = propose(&logits, 20, &rule(4, None)).expect("tokens");
+            let coupled =
+                propose(&logits, 20, &rule(4, coupling(temperature, true))).expect("tokens");
+            let watched =
+                propose(&logits, 20, &rule(4, coupling(temperature, false))).expect("tokens");
+            assert_eq!(coupled.ids, expected);
+            assert_eq!(watched.ids, plain.ids);
+            let rivals = Some(Rivals {
+                argmax: plain.ids[0],
+                coupled: expected[0],
+            });
+            assert_eq!((coupled.rivals, watched.rivals), (rivals, rivals));
+        }
+    }
+
+    #[test]
+    fn a_slot_that_is_not_finite_clears_the_flag_and_stays_an_id() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for coupling in [None, coupling(1.0, true)] {
+                let picked = propose(&[0.0, 1.0, 5.0, bad], 2, &rule(3, coupling)).expect("tokens");
+                assert!(!picked.finite);
+                assert_eq!(picked.ids[1], 0);
+            }
+        }
+    }
+
+    #[test]
+    fn drawing_ends_at_the_first_disagreement() {
+        let occurred = Occurred::default();
+        let greedy = RowRule {
+            sampling: Sampling::default(),
+            position: 5,
+            occurred: &occurred,
+        };
+        // The target chooses 1, 0, 2.
+        let logits = [0.0, 1.0, 0.0, 3.0, 1.0, 2.0, 0.0, 0.0, 4.0];
+        let run = |ids: &[u32], finite| {
+            let draft = Picked {
+                ids: ids.to_vec(),
+                finite,
+                rivals: Some(Rivals {
+                    argmax: 7,
+                    coupled: 8,
+                }),
+            };
+            let verdict = draw(&logits, 3, Some(draft), &greedy)
+                .expect("fits")
+                .expect("finite");
+            assert_eq!(
+                (verdict.drafted.as_slice(), verdict.draft_finite),
+                (ids, finite)
+            );
+            assert_eq!(
+                verdict.rivals,
+                Some(Rivals {
+                    argmax: 7,
+                    coupled: 8
+                })
+            );
+            verdict
+                .rows
+                .iter()
+                .map(|c| (c.id, c.margin))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(run(&[1, 0], true), [(1, 1.0), (0, 1.0), (2, 4.0)]);
+        assert_eq!(run(&[1, 2], true), [(1, 1.0), (0, 1.0)]);
+        assert_eq!(run(&[0, 0], true), [(1, 1.0)]);
+        assert_eq!(
+            run(&[1, 0], false),
+            [(1, 1.0)],
+            "a draft that is not finite is not followed"
+        );
+        assert_eq!(
+            run(&[1, 0, 2], true).len(),
+            3,
+            "rows may be fewer than the draft"
+        );
+        let alone = draw(&logits[..3], 3, None, &greedy)
+            .expect("fits")
+            .expect("finite");
+        assert!(
+            alone.drafted.is_empty()
+                && alone.draft_finite
+                && alone.rows.len() == 1
+                && alone.rivals.is_none()
+        );
+        for (logits, draft) in [
+            (&logits[..], None),
+            (&logits, Some(vec![1])),
+            (&[][..], None),
+        ] {
+            let draft = draft.map(|ids| Picked {
+                ids,
+                finite: true,
+                rivals: None,
+            });
+            assert!(matches!(
+                draw(logits, 3, draft, &greedy),
+                Err(Error::Shape { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn a_row_is_named_if_it_had_to_be_drawn() {
+        let occurred = Occurred::default();
+        let greedy = RowRule {
+            sampling: Sampling::default(),
+            position: 5,
+            occurred: &occurred,
+        };
+        let logits = [0.0, 1.0, f32::NAN, 1.0];
+        let run = |id| {
+            draw(
+                &logits,
+                2,
+                Some(Picked {
+                    ids: vec![id],
+                    finite: true,
+                    rivals: None,
+                }),
+                &greedy,
+            )
+            .expect("fits")
+        };
+        assert_eq!(run(1).err(), Some(1));
+        assert_eq!(
+            run(0).map(|v| v.rows.len()),
+            Ok(1),
+            "row 1 is past the disagreement"
+        );
+    }
+
+    #[test]
+    fn a_row_sees_the_drafts_before_it() {
+        let occurred = Occurred::default();
+        let sampling = Sampling {
+            repetition_penalty: 4.0,
+            ..Sampling::default()
+        };
+        let rule = RowRule {
+            sampling,
+            position: 0,
+            occurred: &occurred,
+        };
+        // Both rows prefer 0; row 1 has 0 in its draft and turns to 1.
+        let draft = Picked {
+            ids: vec![0],
+            finite: true,
+            rivals: None,
+        };
+        let verdict = draw(&[3.0, 2.0, 3.0, 2.0], 2, Some(draft), &rule)
+            .expect("fits")
+            .expect("finite");
+        assert_eq!(
+            verdict.rows.iter().map(|c| c.id).collect::<Vec<_>>(),
+            [0, 1]
+        );
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_errors() {
+        assert!(
+            Picked::from_parts(vec![1], &[1.0], Some(&[2, 3]))
+                .is_ok_and(|p| p.finite && p.rivals.is_some())
+        );
+        assert!(
+            Picked::from_parts(vec![1], &[0.0], None)
+                .is_ok_and(|p| !p.finite && p.rivals.is_none())
+        );
+        assert!(Picked::from_parts(vec![1], &[], None).is_err());
+        assert!(Picked::from_parts(vec![1], &[1.0], Some(&[2])).is_err());
+        assert!(propose(&[], 0, &rule(2, None)).is_err());
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::Reference;
 use crate::backend::factory::{BackendFactory, DeviceClass, DeviceInfo, Support};
+use crate::backend::{Backend, Implementation, Op};
 use crate::load::{LoadRequest, Loaded, load_on};
 use crate::models::ModelInfo;
 use crate::{DType, Error, Result};
@@ -29,6 +30,14 @@ impl BackendFactory for ReferenceFactory {
 
     fn supports(&self, _model: &ModelInfo) -> Support {
         Support::Native
+    }
+
+    fn operations(&self) -> Vec<(Op, Implementation)> {
+        let backend = Reference::new();
+        Op::ALL
+            .into_iter()
+            .map(|op| (op, backend.implementation(op)))
+            .collect()
     }
 
     fn load(&self, request: &LoadRequest) -> Result<Loaded> {

@@ -3,7 +3,7 @@
 //! It is always built in, needs no library, and is what every other backend is compared with. It is
 //! exact by construction: each number of a result is summed in an order that depends on the inner
 //! dimension alone, so a row does not depend on the rows beside it. Fused operations are loops over
-//! their definitions rather than the composites of [`fallback`](super::fallback), so that comparing the two
+//! their definitions rather than the composites of [`fallback`], so that comparing the two
 //! tests both.
 //!
 //! Numbers are held as float32 whatever the format asked for; [`upload`](Backend::upload),
@@ -12,8 +12,8 @@
 
 mod attention;
 mod delta;
+mod experts;
 mod factory;
-mod kv;
 mod layers;
 mod tensor;
 mod weight;
@@ -22,13 +22,13 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
-pub use attention::RefRope;
+pub use experts::RefExperts;
 pub use factory::{ReferenceFactory, factory};
-pub use kv::RefKv;
 pub use tensor::RefTensor;
-pub use weight::{RefExperts, RefWeight};
+pub use weight::RefWeight;
 
 use super::fallback::{self, host};
+use super::host::{HostKv, HostRope};
 use super::{
     Backend, Block, DeltaParams, Drafted, Exactness, Implementation, KvShape, MoeParams, Op,
     PathRule, RopeSpec, Unary, Visibility,
@@ -59,8 +59,8 @@ impl Backend for Reference {
     type Ids = Rc<[u32]>;
     type Weight = RefWeight;
     type Experts = RefExperts;
-    type Kv = RefKv;
-    type Rope = RefRope;
+    type Kv = HostKv;
+    type Rope = HostRope;
 
     fn name(&self) -> &'static str {
         "reference"
@@ -191,26 +191,28 @@ impl Backend for Reference {
         layers::rms_norm(x, weight, eps)
     }
 
-    fn rope_angles(&self, spec: &RopeSpec, first: usize, rows: usize) -> Result<RefRope> {
-        RefRope::new(spec, first, rows)
+    fn rope_angles(&self, spec: &RopeSpec, first: usize, rows: usize) -> Result<HostRope> {
+        HostRope::new(spec, first, rows)
     }
 
     fn norm_rope(
         &self,
         x: &RefTensor,
         norm: Option<(&RefTensor, f32)>,
-        angles: &RefRope,
+        angles: &HostRope,
     ) -> Result<RefTensor> {
         match norm {
-            Some((weight, eps)) => angles.rotate(&layers::rms_norm(x, Some(weight), eps)?),
-            None => angles.rotate(x),
+            Some((weight, eps)) => {
+                attention::rotate(&layers::rms_norm(x, Some(weight), eps)?, angles)
+            }
+            None => attention::rotate(x, angles),
         }
     }
 
     fn attention(
         &self,
         q: &RefTensor,
-        kv: &RefKv,
+        kv: &HostKv,
         block: Option<Block<'_, RefTensor>>,
         scale: f32,
         visible: &Visibility,
@@ -218,23 +220,31 @@ impl Backend for Reference {
         attention::attention(q, kv, block, scale, visible)
     }
 
-    fn kv_new(&self, shape: KvShape) -> Result<RefKv> {
-        RefKv::new(shape)
+    fn kv_new(&self, shape: KvShape) -> Result<HostKv> {
+        HostKv::new(shape)
     }
 
-    fn kv_append(&self, kv: &mut RefKv, k: &RefTensor, v: &RefTensor) -> Result<()> {
-        kv.append(k, v)
+    fn kv_append(&self, kv: &mut HostKv, k: &RefTensor, v: &RefTensor) -> Result<()> {
+        let KvShape { heads, head_dim } = kv.shape();
+        let rows = self.dim(k, 2);
+        k.expect("keys to append", &[1, heads, rows, head_dim])?;
+        v.expect("values to append", &[1, heads, rows, head_dim])?;
+        let (k, v) = (k.swap_axes(1, 2)?, v.swap_axes(1, 2)?);
+        let (keys, values) = kv.extend(rows);
+        keys.copy_from_slice(k.data());
+        values.copy_from_slice(v.data());
+        Ok(())
     }
 
-    fn kv_keep(&self, kv: &mut RefKv, rows: Range<usize>) {
+    fn kv_keep(&self, kv: &mut HostKv, rows: Range<usize>) {
         kv.keep(rows);
     }
 
-    fn kv_fork(&self, kv: &RefKv) -> Result<RefKv> {
+    fn kv_fork(&self, kv: &HostKv) -> Result<HostKv> {
         Ok(kv.fork())
     }
 
-    fn kv_bytes(&self, kv: &RefKv) -> usize {
+    fn kv_bytes(&self, kv: &HostKv) -> usize {
         kv.bytes()
     }
 
@@ -294,7 +304,7 @@ impl Backend for Reference {
 
     fn propose(&self, logits: &RefTensor, rule: &ProposalRule) -> Result<Drafted<Self>> {
         let vocab = fallback::slot_logits(self, logits, rule)?;
-        fallback::upload_picked(self, &host::propose(logits.data(), vocab, rule))
+        fallback::upload_picked(self, &host::propose(logits.data(), vocab, rule)?)
     }
 
     fn path_select(
@@ -317,7 +327,7 @@ impl Backend for Reference {
             self,
             "path selection: hidden rows",
             hidden,
-            &[1, rule.rows - 1, rank],
+            &[1, logits.shape()[1], rank],
         )?;
         let candidates = host::candidates(logits.data(), vocab, path.top_k)?;
         let mut predecessors = path.predecessor.gather(&[path.anchor])?;
@@ -329,7 +339,7 @@ impl Backend for Reference {
             predecessors: &predecessors,
             successors: &successors,
         };
-        fallback::upload_picked(self, &host::walk(&candidates, &codes, rule))
+        fallback::upload_picked(self, &host::walk(&candidates, &codes, rule)?)
     }
 
     fn draw(
@@ -350,5 +360,120 @@ impl Backend for Reference {
             .transpose()?;
         self.count();
         host::draw(logits.data(), vocab, picked, rule)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{Bytes, StoredTensor, StoredType};
+
+    fn weight(b: &Reference, outputs: usize, inputs: usize) -> RefWeight {
+        let bytes: Vec<u8> = (0..outputs * inputs)
+            .flat_map(|i| [0, 0, if i % 2 == 0 { 0x80 } else { 0 }, 0x3F])
+            .collect();
+        let tensor = StoredTensor {
+            name: "w".into(),
+            dtype: StoredType::F32,
+            shape: vec![outputs, inputs],
+            bytes: Bytes::copied(&bytes),
+        };
+        b.weight(WeightSource::Plain(tensor)).expect("a matrix")
+    }
+
+    #[test]
+    fn only_reading_counts_and_clones_share_the_count() {
+        let b = Reference::new();
+        let other = b.clone();
+        let logits = b
+            .upload(&[0.0, 1.0, 2.0, 0.0], &[1, 2, 2], DType::F32)
+            .expect("four numbers");
+        let rule = ProposalRule {
+            rows: 3,
+            position: 0,
+            coupling: None,
+        };
+        let drafted = b.propose(&logits, &rule).expect("fits");
+        assert_eq!(b.readbacks(), 0);
+        assert_eq!(other.read_ids(&drafted.ids).expect("ids"), [1, 0]);
+        assert_eq!(b.readbacks(), 1);
+        let occurred = crate::spec::Occurred::default();
+        let rule = RowRule {
+            sampling: crate::spec::Sampling::default(),
+            position: 0,
+            occurred: &occurred,
+        };
+        b.draw(&logits, Some(&drafted), &rule)
+            .expect("fits")
+            .expect("finite");
+        assert_eq!(other.readbacks(), 2);
+    }
+
+    #[test]
+    fn misfits_on_the_way_to_tokens_are_errors() {
+        let b = Reference::new();
+        let zeros = |shape: &[usize]| {
+            b.upload(&vec![0.0; shape.iter().product()], shape, DType::F32)
+                .expect("zeros")
+        };
+        let rule = |rows| ProposalRule {
+            rows,
+            position: 0,
+            coupling: None,
+        };
+        for (shape, rows) in [
+            (&[1, 2, 4][..], 2),
+            (&[2, 4], 3),
+            (&[2, 2, 4], 3),
+            (&[1, 2, 0], 3),
+            (&[1, 2, 4], 0),
+        ] {
+            assert!(
+                matches!(
+                    b.propose(&zeros(shape), &rule(rows)),
+                    Err(Error::Shape { .. })
+                ),
+                "{shape:?} {rows}"
+            );
+        }
+        let (codes, short, narrow) = (weight(&b, 4, 3), weight(&b, 3, 3), weight(&b, 4, 2));
+        let run = |predecessor, successor, anchor, top_k, hidden: &[usize]| {
+            let path = PathRule {
+                predecessor,
+                successor,
+                anchor,
+                top_k,
+            };
+            b.path_select(&zeros(&[1, 2, 4]), &zeros(hidden), &path, &rule(3))
+        };
+        assert!(run(&codes, &codes, 3, 2, &[1, 2, 3]).is_ok());
+        let wrong = [
+            run(&codes, &codes, 4, 2, &[1, 2, 3]),
+            run(&codes, &codes, 3, 0, &[1, 2, 3]),
+            run(&codes, &codes, 3, 2, &[1, 1, 3]),
+            run(&codes, &narrow, 3, 2, &[1, 2, 3]),
+            run(&narrow, &codes, 3, 2, &[1, 2, 3]),
+            run(&codes, &short, 0, 4, &[1, 2, 3]),
+            run(&short, &codes, 0, 4, &[1, 2, 3]),
+        ];
+        for (case, found) in wrong.iter().enumerate() {
+            assert!(
+                matches!(found, Err(Error::Shape { .. })),
+                "case {case}: {found:?}"
+            );
+        }
+        let occurred = crate::spec::Occurred::default();
+        let rule = RowRule {
+            sampling: crate::spec::Sampling::default(),
+            position: 0,
+            occurred: &occurred,
+        };
+        for shape in [&[1, 2, 4][..], &[1, 0, 4], &[1, 1, 0], &[4]] {
+            assert!(
+                matches!(b.draw(&zeros(shape), None, &rule), Err(Error::Shape { .. })),
+                "{shape:?} without a draft"
+            );
+        }
+        assert_eq!(b.dim(&zeros(&[1, 2]), 2), 0);
     }
 }

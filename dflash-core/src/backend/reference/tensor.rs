@@ -258,24 +258,114 @@ const LANES: usize = 16;
 
 /// Σ a·b in a fixed order: 16 interleaved sums, then those first to last, then the rest.
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut lanes = [0.0f32; LANES];
-    let (a_lanes, b_lanes) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    let rest = a_lanes.remainder().iter().zip(b_lanes.remainder());
-    for (a, b) in a_lanes.zip(b_lanes) {
-        for lane in 0..LANES {
-            lanes[lane] += a[lane] * b[lane];
-        }
-    }
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let add = |lanes: [f32; LANES], (a, b): (&[f32; LANES], &[f32; LANES])| {
+        std::array::from_fn(|lane| lanes[lane] + a[lane] * b[lane])
+    };
+    let lanes = a.iter().zip(b).fold([0.0; LANES], add);
+    let rest = a_rest.iter().zip(b_rest);
     rest.fold(lanes.iter().sum(), |sum: f32, (a, b)| sum + a * b)
 }
 
 /// Σ a in the order of [`dot`].
 pub(super) fn sum(a: &[f32]) -> f32 {
-    let mut lanes = [0.0f32; LANES];
-    let chunks = a.chunks_exact(LANES);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        lanes.iter_mut().zip(chunk).for_each(|(lane, a)| *lane += a);
+    let (a, rest) = a.as_chunks::<LANES>();
+    let add =
+        |lanes: [f32; LANES], a: &[f32; LANES]| std::array::from_fn(|lane| lanes[lane] + a[lane]);
+    rest.iter().fold(
+        a.iter().fold([0.0; LANES], add).iter().sum(),
+        |sum: f32, a| sum + a,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(shape: &[usize]) -> RefTensor {
+        let count: u16 = shape
+            .iter()
+            .product::<usize>()
+            .try_into()
+            .expect("a small shape");
+        RefTensor::new("counted", (0..count).map(f32::from).collect(), shape)
+            .expect("as many numbers")
     }
-    rest.iter().fold(lanes.iter().sum(), |sum: f32, a| sum + a)
+
+    #[test]
+    fn axes_are_exchanged_cut_and_joined() {
+        let t = counted(&[2, 3, 2]);
+        let swapped = t.swap_axes(0, 2).expect("axes exist");
+        assert_eq!(swapped.shape(), [2, 3, 2]);
+        assert_eq!(
+            swapped.data(),
+            [0.0, 6.0, 2.0, 8.0, 4.0, 10.0, 1.0, 7.0, 3.0, 9.0, 5.0, 11.0]
+        );
+        let cut = t.slice(1, 1, 2).expect("inside");
+        assert_eq!(
+            (cut.shape(), cut.data()),
+            (
+                [2, 2, 2].as_slice(),
+                [2.0, 3.0, 4.0, 5.0, 8.0, 9.0, 10.0, 11.0].as_slice()
+            )
+        );
+        let first = t.slice(1, 0, 1).expect("inside");
+        assert_eq!(RefTensor::concat(&[&first, &cut], 1).expect("fit"), t);
+    }
+
+    #[test]
+    fn sizes_of_one_broadcast() {
+        let (column, row) = (counted(&[1, 2, 1]), counted(&[1, 1, 3]));
+        let sum = column
+            .zip("add", &row, |a, b| 10.0 * a + b)
+            .expect("broadcast");
+        assert_eq!(
+            (sum.shape(), sum.data()),
+            (
+                [1, 2, 3].as_slice(),
+                [0.0, 1.0, 2.0, 10.0, 11.0, 12.0].as_slice()
+            )
+        );
+    }
+
+    #[test]
+    fn misfits_are_errors() {
+        let t = counted(&[2, 3]);
+        let errors = [
+            t.reshape(&[5]),
+            t.swap_axes(0, 2),
+            t.slice(0, 1, 2),
+            t.slice(1, usize::MAX, 2),
+            t.slice(2, 0, 1),
+            RefTensor::concat(&[], 0),
+            RefTensor::concat(&[&t, &counted(&[3, 2])], 0),
+            RefTensor::concat(&[&t, &counted(&[2])], 1),
+            t.zip("add", &counted(&[2, 2]), |a, b| a + b),
+            t.zip("add", &counted(&[3]), |a, b| a + b),
+            RefTensor::new("given", vec![0.0; 5], &[2, 3]),
+        ];
+        for error in errors {
+            assert!(matches!(error, Err(Error::Shape { .. })), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_rounded_to_their_format() {
+        assert_eq!(
+            rounded(&[1.003_906_3, 70_000.0], DType::Bf16),
+            [1.0, 70_144.0]
+        );
+        assert_eq!(
+            rounded(&[1.000_5, 70_000.0], DType::F16),
+            [1.000_976_6, f32::INFINITY]
+        );
+    }
+
+    #[test]
+    fn sums_have_the_order_of_products() {
+        let a: Vec<f32> = (0..45u8).map(|i| 1.0 / (1.0 + f32::from(i))).collect();
+        assert_eq!(sum(&a).to_bits(), dot(&a, &[1.0; 45]).to_bits());
+        let exact: f64 = a.iter().map(|x| f64::from(*x)).sum();
+        assert!((f64::from(sum(&a)) - exact).abs() < 1e-6);
+    }
 }

@@ -2,8 +2,7 @@
 
 use super::layers::silu;
 use super::tensor::{RefTensor, dot};
-use crate::backend::MoeParams;
-use crate::checkpoint::{Bytes, Experts, StoredTensor, WeightSource};
+use crate::checkpoint::{Bytes, StoredTensor, WeightSource};
 use crate::{DType, Error, Result};
 
 /// A matrix `[out, in]` over its file's bytes.
@@ -170,7 +169,7 @@ impl RefWeight {
     }
 
     /// `x @ selfᵀ` for rows `x` of this matrix's width.
-    fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
+    pub(super) fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
         let mut data = vec![0.0; rows * self.outputs];
         let mut wide = vec![0.0; self.inputs];
         for output in 0..self.outputs {
@@ -188,118 +187,6 @@ impl RefWeight {
 pub(super) fn swiglu(gate: &RefWeight, up: &RefWeight, x: &RefTensor) -> Result<RefTensor> {
     gate.linear(x, None)?
         .zip("swiglu", &up.linear(x, None)?, |g, u| silu(g) * u)
-}
-
-/// The matrices of a layer's experts.
-#[derive(Debug, Clone)]
-pub struct RefExperts {
-    /// Gate, up and down of each expert.
-    experts: Vec<[RefWeight; 3]>,
-}
-
-impl RefExperts {
-    pub(super) fn load(source: &Experts) -> Result<Self> {
-        let Experts { gate, up, down } = source;
-        if gate.is_empty() || gate.len() != up.len() || gate.len() != down.len() {
-            let found = format!(
-                "{} gates, {} ups, {} downs",
-                gate.len(),
-                up.len(),
-                down.len()
-            );
-            return Err(Error::shape(
-                "experts",
-                "as many of each matrix, at least one",
-                found,
-            ));
-        }
-        let experts: Vec<_> = (gate.iter().zip(up).zip(down))
-            .map(|((gate, up), down)| {
-                Ok([
-                    RefWeight::load(gate)?,
-                    RefWeight::load(up)?,
-                    RefWeight::load(down)?,
-                ])
-            })
-            .collect::<Result<_>>()?;
-        let sizes = |[gate, up, down]: &[RefWeight; 3]| {
-            [
-                gate.outputs,
-                gate.inputs,
-                up.outputs,
-                up.inputs,
-                down.outputs,
-                down.inputs,
-            ]
-        };
-        let [width, inputs, ..] = sizes(&experts[0]);
-        let expected = [width, inputs, width, inputs, experts[0][2].outputs, width];
-        match experts.iter().map(sizes).find(|found| *found != expected) {
-            None => Ok(Self { experts }),
-            Some(found) => Err(Error::shape(
-                "experts: sizes of gate, up and down",
-                format!("{expected:?}"),
-                format!("{found:?}"),
-            )),
-        }
-    }
-
-    pub(super) fn run(
-        &self,
-        x: &RefTensor,
-        logits: &RefTensor,
-        params: &MoeParams,
-    ) -> Result<RefTensor> {
-        let &[1, rows, width] = x.shape() else {
-            return Err(x.misfit("moe", "[1, rows, in]"));
-        };
-        let count = self.experts.len();
-        logits.expect("moe: router logits", &[1, rows, count])?;
-        if params.top_k == 0 || params.top_k > count {
-            return Err(Error::shape(
-                "moe: experts per row",
-                format!("1 to {count}"),
-                params.top_k,
-            ));
-        }
-        let [gate, _, down] = &self.experts[0];
-        if gate.inputs != width {
-            return Err(x.misfit("moe", format!("[1, rows, {}]", gate.inputs)));
-        }
-        let outputs = down.outputs;
-        let mut data = vec![0.0; rows * outputs];
-        for (row, out) in data.chunks_exact_mut(outputs.max(1)).enumerate() {
-            let x = &x.data()[row * width..][..width];
-            for (expert, probability) in route(&logits.data()[row * count..][..count], params) {
-                let [gate, up, down] = &self.experts[expert];
-                let hidden: Vec<f32> = gate
-                    .product(x, 1)
-                    .iter()
-                    .zip(up.product(x, 1))
-                    .map(|(&g, u)| silu(g) * u)
-                    .collect();
-                out.iter_mut()
-                    .zip(down.product(&hidden, 1))
-                    .for_each(|(o, y)| *o += probability * y);
-            }
-        }
-        RefTensor::new("moe", data, &[1, rows, outputs])
-    }
-}
-
-/// A row's experts and their factors, best first, equals by lowest index.
-fn route(logits: &[f32], params: &MoeParams) -> Vec<(usize, f32)> {
-    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let weights: Vec<f32> = logits.iter().map(|l| (l - best).exp()).collect();
-    let total: f32 = weights.iter().sum();
-    let mut chosen: Vec<(usize, f32)> = weights.iter().map(|w| w / total).enumerate().collect();
-    chosen.sort_by(|a, b| b.1.total_cmp(&a.1));
-    chosen.truncate(params.top_k);
-    if params.normalize {
-        let sum: f32 = chosen.iter().map(|c| c.1).sum();
-        chosen.iter_mut().for_each(|c| c.1 /= sum);
-    }
-    chosen
 }
 
 fn unreadable(tensor: &StoredTensor) -> Error {
@@ -353,4 +240,169 @@ fn code(stream: &[u8], bit: usize, bits: usize) -> u8 {
     #[expect(clippy::cast_possible_truncation, reason = "masked to eight bits")]
     let code = (u16::from_le_bytes([stream[byte], next]) >> shift & mask) as u8;
     code
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::checkpoint::StoredType;
+
+    pub(in super::super) fn stored(
+        dtype: StoredType,
+        shape: &[usize],
+        bytes: &[u8],
+    ) -> StoredTensor {
+        StoredTensor {
+            name: "w".into(),
+            dtype,
+            shape: shape.to_vec(),
+            bytes: Bytes::copied(bytes),
+        }
+    }
+
+    pub(in super::super) fn floats(shape: &[usize], numbers: &[f32]) -> StoredTensor {
+        stored(
+            StoredType::F32,
+            shape,
+            &numbers
+                .iter()
+                .flat_map(|x| x.to_le_bytes())
+                .collect::<Vec<_>>(),
+        )
+    }
+
+    pub(in super::super) fn matrix(outputs: usize, inputs: usize, numbers: &[f32]) -> WeightSource {
+        WeightSource::Plain(floats(&[outputs, inputs], numbers))
+    }
+
+    pub(in super::super) fn tensor(numbers: &[f32], shape: &[usize]) -> RefTensor {
+        RefTensor::new("given", numbers.to_vec(), shape).expect("as many numbers")
+    }
+
+    #[test]
+    fn product_by_hand() {
+        let weight =
+            RefWeight::load(&matrix(2, 3, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])).expect("a matrix");
+        let x = tensor(&[1.0, 0.0, -1.0, 2.0, 2.0, 2.0], &[1, 2, 3]);
+        assert_eq!(
+            weight.linear(&x, None).expect("fits").data(),
+            [-2.0, -2.0, 12.0, 30.0]
+        );
+        let bias = tensor(&[0.5, -0.5], &[2]);
+        assert_eq!(
+            weight.linear(&x, Some(&bias)).expect("fits").data(),
+            [-1.5, -2.5, 12.5, 29.5]
+        );
+        assert!(weight.linear(&tensor(&[0.0; 4], &[1, 1, 4]), None).is_err());
+        assert!(weight.linear(&x, Some(&tensor(&[0.0; 3], &[3]))).is_err());
+    }
+
+    #[test]
+    fn narrow_floats_widen_exactly() {
+        let halves = [0x3C00u16, 0xC000, 0x7C00, 0x0001]
+            .iter()
+            .flat_map(|x| x.to_le_bytes())
+            .collect::<Vec<_>>();
+        let row = |dtype| {
+            RefWeight::load(&WeightSource::Plain(stored(dtype, &[1, 4], &halves)))
+                .expect("a matrix")
+                .gather(&[0])
+                .expect("a row")
+        };
+        assert_eq!(
+            row(StoredType::F16),
+            [1.0, -2.0, f32::INFINITY, 2f32.powi(-24)]
+        );
+        assert_eq!(
+            row(StoredType::Bf16),
+            [
+                0.007_812_5,
+                -2.0,
+                f32::from_bits(0x7C00_0000),
+                f32::from_bits(0x0001_0000)
+            ]
+        );
+    }
+
+    /// Codes written bit by bit, read back for every width.
+    #[test]
+    fn packed_codes_of_every_width() {
+        for bits in [1u8, 2, 3, 4, 5, 6, 8] {
+            let (outputs, inputs, group) = (3, 64, 32);
+            let mask = u8::MAX >> (8 - bits);
+            let codes: Vec<u8> = (0..outputs * inputs)
+                .map(|i| u8::try_from(i * 37 % 251).expect("below 251") & mask)
+                .collect();
+            let width = inputs * usize::from(bits) / 8;
+            let mut bytes = vec![0u8; outputs * width];
+            for (index, code) in codes.iter().enumerate() {
+                for bit in 0..usize::from(bits) {
+                    let at = index % inputs * usize::from(bits) + bit;
+                    bytes[index / inputs * width + at / 8] |= (code >> bit & 1) << (at % 8);
+                }
+            }
+            let groups: Vec<f32> = (0..6u8).map(|g| 0.5 - f32::from(g) * 0.25).collect();
+            let biases: Vec<f32> = groups.iter().map(|g| 3.0 * g - 1.0).collect();
+            let source = WeightSource::Affine {
+                codes: stored(StoredType::U32, &[outputs, width / 4], &bytes),
+                scales: floats(&[outputs, 2], &groups),
+                biases: floats(&[outputs, 2], &biases),
+                bits,
+                group,
+                out: outputs,
+                inp: inputs,
+            };
+            let weight = RefWeight::load(&source).expect("a packed matrix");
+            let rows = weight.gather(&[0, 1, 2]).expect("rows");
+            for (index, (code, found)) in codes.iter().zip(&rows).enumerate() {
+                assert_eq!(
+                    *found,
+                    f32::from(*code) * groups[index / group] + biases[index / group],
+                    "{bits} bits, number {index}"
+                );
+            }
+            let x = tensor(&[0.25; 64], &[1, 1, 64]);
+            let expected: Vec<f32> = rows.chunks(64).map(|row| dot(row, x.data())).collect();
+            assert_eq!(weight.linear(&x, None).expect("fits").data(), expected);
+        }
+    }
+
+    #[test]
+    fn unreadable_weights_are_refused() {
+        let short = stored(StoredType::F32, &[2, 2], &[0; 12]);
+        assert!(matches!(
+            RefWeight::load(&WeightSource::Plain(short)),
+            Err(Error::Shape { .. })
+        ));
+        assert!(matches!(
+            RefWeight::load(&WeightSource::Plain(floats(&[4], &[0.0; 4]))),
+            Err(Error::Shape { .. })
+        ));
+        let double = stored(StoredType::Other("F64"), &[1, 1], &[0; 8]);
+        let error = RefWeight::load(&WeightSource::Plain(double))
+            .expect_err("refused")
+            .to_string();
+        assert!(error.contains("F64") && error.contains("`w`"), "{error}");
+        let packed = |bits, group| WeightSource::Affine {
+            codes: stored(StoredType::U32, &[1, 4], &[0; 16]),
+            scales: floats(&[1, 1], &[0.0]),
+            biases: floats(&[1, 1], &[0.0]),
+            bits,
+            group,
+            out: 1,
+            inp: 32,
+        };
+        assert!(RefWeight::load(&packed(4, 32)).is_ok());
+        for (bits, group) in [(9, 32), (0, 32), (4, 0), (4, 5), (3, 32), (4, 16)] {
+            assert!(
+                matches!(
+                    RefWeight::load(&packed(bits, group)),
+                    Err(Error::Shape { .. })
+                ),
+                "{bits} bits in groups of {group}"
+            );
+        }
+        let weight = RefWeight::load(&matrix(2, 1, &[0.0, 1.0])).expect("a matrix");
+        assert!(matches!(weight.gather(&[1, 2]), Err(Error::Shape { .. })));
+    }
 }

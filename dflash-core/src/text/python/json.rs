@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use minijinja::value::{Value, ValueKind};
-use minijinja::{Error, ErrorKind};
+use minijinja::{Error, ErrorKind, State};
 
 /// Values nested deeper than this are refused: published schemas stay far below.
 const DEEPEST: usize = 128;
@@ -57,9 +57,9 @@ impl Style {
     }
 }
 
-pub(super) fn dumps(value: &Value, style: &Style) -> Result<String, Error> {
+pub(super) fn dumps(state: &State<'_, '_>, value: &Value, style: &Style) -> Result<String, Error> {
     let mut out = String::new();
-    write(&mut out, value, style, 0)?;
+    write(state, &mut out, value, style, 0)?;
     Ok(out)
 }
 
@@ -67,21 +67,29 @@ fn refuse(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.into())
 }
 
-fn write(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result<(), Error> {
+fn write(
+    state: &State<'_, '_>,
+    out: &mut String,
+    value: &Value,
+    style: &Style,
+    depth: usize,
+) -> Result<(), Error> {
     if depth > DEEPEST {
         return Err(refuse(format!(
             "tojson: nested more than {DEEPEST} levels deep"
         )));
     }
+    // Every value costs steps; the engine charges for the text that comes of it.
+    state.consume_fuel(4)?;
     match value.kind() {
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
         ValueKind::Number => out.push_str(&number(value)),
         ValueKind::String => quote(out, value.as_str().unwrap_or_default(), style.ascii),
         ValueKind::Seq | ValueKind::Iterable => {
-            let items: Vec<Value> = value.try_iter()?.collect();
-            nest(out, style, depth, ['[', ']'], &items, |out, item| {
-                write(out, item, style, depth + 1)
+            let items = value.try_iter()?;
+            nest(out, style, depth, ['[', ']'], items, |out, item| {
+                write(state, out, &item, style, depth + 1)
             })?;
         }
         ValueKind::Map => {
@@ -92,10 +100,10 @@ fn write(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result
             if style.sort_keys {
                 pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
             }
-            nest(out, style, depth, ['{', '}'], &pairs, |out, (key, item)| {
-                quote(out, key, style.ascii);
+            nest(out, style, depth, ['{', '}'], pairs, |out, (key, item)| {
+                quote(out, &key, style.ascii);
                 out.push_str(&style.after_key);
-                write(out, item, style, depth + 1)
+                write(state, out, &item, style, depth + 1)
             })?;
         }
         ValueKind::Undefined => return Err(refuse("tojson: the value is undefined")),
@@ -109,8 +117,8 @@ fn nest<T>(
     style: &Style,
     depth: usize,
     [open, close]: [char; 2],
-    items: &[T],
-    mut each: impl FnMut(&mut String, &T) -> Result<(), Error>,
+    items: impl IntoIterator<Item = T>,
+    mut each: impl FnMut(&mut String, T) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let line = |out: &mut String, depth: usize| {
         if let Some(indent) = &style.indent {
@@ -119,14 +127,15 @@ fn nest<T>(
         }
     };
     out.push(open);
-    for (nth, item) in items.iter().enumerate() {
-        if nth > 0 {
+    let mut empty = true;
+    for item in items {
+        if !std::mem::take(&mut empty) {
             out.push_str(&style.between_items);
         }
         line(out, depth + 1);
         each(out, item)?;
     }
-    if !items.is_empty() {
+    if !empty {
         line(out, depth);
     }
     out.push(close);

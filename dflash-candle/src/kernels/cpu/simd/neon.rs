@@ -121,7 +121,16 @@ impl Simd for Neon {
         fn round(v: V) -> V { [vrndnq_f32(v[0]), vrndnq_f32(v[1]), vrndnq_f32(v[2]), vrndnq_f32(v[3])] }
         fn scale(v: V, n: V) -> V { each!(scale4, v, n) }
         fn sum(v: V) -> f32 { sum_four(vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3]))) }
-        fn sum4(v: [V; 4]) -> [f32; 4] { [self.sum(v[0]), self.sum(v[1]), self.sum(v[2]), self.sum(v[3])] }
+    }
+
+    #[inline(always)]
+    fn sum4(self, v: [V; 4]) -> [f32; 4] {
+        [
+            self.sum(v[0]),
+            self.sum(v[1]),
+            self.sum(v[2]),
+            self.sum(v[3]),
+        ]
     }
 }
 

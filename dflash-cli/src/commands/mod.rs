@@ -1,0 +1,5 @@
+//! One module per command.
+
+pub(crate) mod generate;
+pub(crate) mod inspect;
+mod words;

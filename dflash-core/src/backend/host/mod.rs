@@ -1,0 +1,7 @@
+//! Building blocks of backends that compute on the processor, in float32 host memory.
+
+mod kv;
+mod rope;
+
+pub use kv::HostKv;
+pub use rope::HostRope;
