@@ -14,8 +14,9 @@ use dflash_core::testing::fault::{Fault, Faulty};
 use dflash_core::testing::golden::{self, load_target};
 use dflash_core::testing::injection::{check_engine_faults, check_faults};
 use dflash_core::testing::inspect::Snapshot;
-use dflash_core::testing::lossless::{Case, PlainStates, check_rounds};
+use dflash_core::testing::lossless::Case;
 use dflash_core::testing::record::Record;
+use dflash_core::testing::states::{PlainStates, check_rounds};
 
 const TARGETS: [&str; 6] = [
     "qwen3",

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use dflash_core::backend::reference::Reference;
 use dflash_core::testing::fakes::Behaviour;
 use dflash_core::testing::golden::load_target;
-use dflash_core::testing::lossless::{
-    Case, PlainStates, check_commits, check_draft_context, check_draft_text, check_rounds, check_text,
-};
+use dflash_core::testing::lossless::{Case, check_draft_text, check_text};
 use dflash_core::testing::record::Record;
+use dflash_core::testing::states::{PlainStates, check_commits, check_draft_context, check_rounds};
 
 struct Golden {
     folder: PathBuf,

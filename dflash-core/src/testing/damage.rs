@@ -7,6 +7,7 @@ use super::drive::{self, decode, finish, go_on};
 use super::fakes::{Behaviour, FakeDraft};
 use super::golden;
 use super::inspect::{InspectKv, Snapshot};
+use super::states::PlainStates;
 use super::tiny::{Tiny, target_config};
 use crate::backend::Backend;
 use crate::config::Architecture;
@@ -49,7 +50,9 @@ pub fn check_named<B: Backend>(backend: &B, scratch: &Path) -> Result<Vec<String
             for _ in 0..2 {
                 match finish(&mut engine, &golden::request(&[1, 2, 3], 5)) {
                     Ok(Report { tokens, .. }) => {
-                        found.push(format!("{architecture:?}: {tokens:?} from logits with {value}"));
+                        found.push(format!(
+                            "{architecture:?}: {tokens:?} from logits with {value}"
+                        ));
                     }
                     Err(Error::NonFinite {
                         what,
@@ -92,7 +95,9 @@ pub fn check_isolated<B: Backend>(backend: &B, scratch: &Path) -> Result<Vec<Str
             &mut |_| Ok(()),
         )?;
         if plain.contains(&bad) {
-            found.push(format!("{architecture:?}: the token that is damaged was generated"));
+            found.push(format!(
+                "{architecture:?}: the token that is damaged was generated"
+            ));
             continue;
         }
         let fake = FakeDraft::new(backend, Behaviour::Half(3), &prompt, &plain, 61, 8);
@@ -140,7 +145,7 @@ pub fn check_rejected_rows<B: InspectKv>(backend: &B, scratch: &Path) -> Result<
         let (folder, bad) = poisonous(architecture, scratch)?;
         let prompt = [1, 2, 3, 4];
         let target = golden::load_target(backend, &folder)?;
-        let plain = super::lossless::PlainStates::decode(&target, &prompt, 14)?;
+        let plain = PlainStates::decode(&target, &prompt, 14)?;
         let fake = FakeDraft::new(backend, Behaviour::Oracle, &prompt, &plain.tokens, 61, 8);
         for right in 0..7 {
             let mut state = drive::prefilled(&target, &prompt)?;
@@ -160,7 +165,9 @@ pub fn check_rejected_rows<B: InspectKv>(backend: &B, scratch: &Path) -> Result<
             let chosen: Vec<u32> = pending.choose(&rule)?.rows.iter().map(|c| c.id).collect();
             pending.commit(NonZeroUsize::new(right + 1).unwrap_or(NonZeroUsize::MIN))?;
             if chosen != plain.tokens[1..right + 2] {
-                found.push(format!("{architecture:?}: {right} right drafts, chosen {chosen:?}"));
+                found.push(format!(
+                    "{architecture:?}: {right} right drafts, chosen {chosen:?}"
+                ));
             }
             let mut tokens = plain.tokens[..right + 2].to_vec();
             go_on(
@@ -176,7 +183,9 @@ pub fn check_rejected_rows<B: InspectKv>(backend: &B, scratch: &Path) -> Result<
                 },
             )?;
             if tokens != plain.tokens[..right + 5] {
-                found.push(format!("{architecture:?}: the text after {right} right drafts"));
+                found.push(format!(
+                    "{architecture:?}: the text after {right} right drafts"
+                ));
             }
         }
     }

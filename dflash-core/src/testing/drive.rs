@@ -52,6 +52,9 @@ pub fn finish(engine: &mut dyn Engine, request: &Request) -> Result<Report> {
     }
 }
 
+/// What [`watch`] calls: target state, draft state and round.
+pub type Watcher<'a, T, D> = dyn FnMut(&T, Option<&D>, Option<&Round>) -> Result<()> + 'a;
+
 /// Runs a request for some steps after its prompt, then cancels it. `watch` sees both states after every step and the
 /// round that led to them, `None` for a prompt chunk.
 ///
@@ -61,7 +64,7 @@ pub fn watch<T: TargetModel + std::fmt::Debug, D: DraftModel<T> + std::fmt::Debu
     engine: &mut SpecEngine<T, D>,
     request: &Request,
     rounds: usize,
-    watch: &mut dyn FnMut(&T::State, Option<&D::State>, Option<&Round>) -> Result<()>,
+    watch: &mut Watcher<'_, T::State, D::State>,
 ) -> Result<Report> {
     let id = engine.start(request.clone())?;
     let mut done = 0;

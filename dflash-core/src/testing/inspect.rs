@@ -17,14 +17,7 @@ pub trait InspectKv: Backend {
 
 impl InspectKv for Reference {
     fn read_kv(&self, kv: &Self::Kv) -> Result<[Vec<f32>; 2]> {
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for row in 0..kv.rows() {
-            for head in 0..kv.shape().heads {
-                keys.extend_from_slice(kv.key(row, head));
-                values.extend_from_slice(kv.value(row, head));
-            }
-        }
-        Ok([keys, values])
+        Ok([kv.keys().to_vec(), kv.values().to_vec()])
     }
 }
 

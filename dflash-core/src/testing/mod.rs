@@ -16,4 +16,5 @@ pub mod lossless;
 pub mod nano;
 pub mod record;
 pub mod scripted;
+pub mod states;
 pub mod tiny;
