@@ -224,9 +224,7 @@ impl<B: Backend> DraftModel<Target<B>> for Draft<B> {
                 .saturating_sub(reach + position)
                 .min(rows.rows);
             if gone > 0 && state.contexts.iter().all(|c| c.rows() == 0) {
-                for context in &mut state.contexts {
-                    context.skip(gone);
-                }
+                state.skip(gone);
                 let left = rows.rows - gone;
                 if left == 0 {
                     return Ok(());

@@ -22,6 +22,18 @@ impl<B: Backend> DraftState<B> {
         self.contexts.iter().map(KvCache::rows).collect()
     }
 
+    /// One context per layer.
+    pub fn contexts(&self) -> &[KvCache<B>] {
+        &self.contexts
+    }
+
+    /// Leaves out rows that no block will see. Only before the first row that is kept.
+    pub(crate) fn skip(&mut self, rows: usize) {
+        for context in &mut self.contexts {
+            context.skip(rows);
+        }
+    }
+
     pub(super) fn memory(&self) -> DraftMemory {
         DraftMemory {
             rows: self.contexts.iter().map(KvCache::rows).max().unwrap_or(0),

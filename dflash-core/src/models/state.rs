@@ -53,15 +53,26 @@ impl<B: Backend> TargetState<B> {
 
     /// Commits the first `rows` pending rows in every layer, or none if a layer cannot.
     pub(super) fn keep(&mut self, rows: usize) -> Result<()> {
+        self.prepare(rows)?;
+        self.keep_prepared(rows);
+        Ok(())
+    }
+
+    /// Does all of a commit that can fail. If a layer cannot, all pending rows are dropped.
+    pub(super) fn prepare(&mut self, rows: usize) -> Result<()> {
         let prepared = self
             .caches
             .iter_mut()
             .enumerate()
             .try_for_each(|(i, c)| c.prepare(rows).map_err(|e| e.at(format!("layer {i}"))));
-        if let Err(error) = prepared {
+        if prepared.is_err() {
             self.discard();
-            return Err(error);
         }
+        prepared
+    }
+
+    /// Commits what was prepared.
+    pub(super) fn keep_prepared(&mut self, rows: usize) {
         for cache in &mut self.caches {
             cache.keep(rows);
         }
@@ -70,7 +81,6 @@ impl<B: Backend> TargetState<B> {
             self.caches.iter().all(|c| c.len() == self.position),
             "every cache stands at the sequence's position"
         );
-        Ok(())
     }
 
     /// Drops all pending rows.

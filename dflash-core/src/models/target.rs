@@ -42,12 +42,14 @@ pub struct Pending<'s, B: Backend> {
     rows: usize,
 }
 
-/// The last row of a prompt.
+/// The last row of a prompt. Its chunk is prepared and committed when this is dropped, so that rows which turn out not to
+/// be finite can be traced from the state before them.
 #[derive(Debug)]
 pub struct LastRow<'s, B: Backend> {
     target: &'s Target<B>,
     state: &'s mut TargetState<B>,
-    ids: Vec<u32>,
+    /// The chunk; `None` once it has been found not to be finite.
+    chunk: Option<Vec<u32>>,
     logits: B::Tensor,
 }
 
@@ -162,34 +164,11 @@ impl<B: Backend> Target<B> {
         &self,
         state: &mut TargetState<B>,
         ids: &[u32],
-        head: bool,
-    ) -> Result<(Context<B>, Option<B::Tensor>)> {
+    ) -> Result<(B::Tensor, Context<B>)> {
         self.check_ids(ids)?;
         let (h, taps) = self.run(state, &self.backend().upload_ids(ids)?, ids.len())?;
-        let logits = if head {
-            self.backend()
-                .slice(&h, 1, ids.len() - 1, 1)
-                .and_then(|h| self.decoder.logits(&h))
-                .map(Some)
-        } else {
-            Ok(None)
-        };
-        match logits {
-            Ok(logits) => {
-                state.keep(ids.len())?;
-                Ok((
-                    Context {
-                        taps,
-                        rows: ids.len(),
-                    },
-                    logits,
-                ))
-            }
-            Err(error) => {
-                state.discard();
-                Err(error)
-            }
-        }
+        let rows = ids.len();
+        Ok((h, Context { taps, rows }))
     }
 
     fn check_ids(&self, ids: &[u32]) -> Result<()> {
@@ -228,7 +207,9 @@ impl<B: Backend> TargetModel for Target<B> {
     }
 
     fn prefill(&self, state: &mut TargetState<B>, ids: &[u32]) -> Result<Context<B>> {
-        Ok(self.run_prompt(state, ids, false)?.0)
+        let (_, context) = self.run_prompt(state, ids)?;
+        state.keep(ids.len())?;
+        Ok(context)
     }
 
     fn prefill_last<'s>(
@@ -236,17 +217,20 @@ impl<B: Backend> TargetModel for Target<B> {
         state: &'s mut TargetState<B>,
         ids: &[u32],
     ) -> Result<(Context<B>, LastRow<'s, B>)> {
-        let (context, logits) = self.run_prompt(state, ids, true)?;
-        let logits = logits.expect("invariant: the head was asked for");
-        Ok((
-            context,
-            LastRow {
-                target: self,
-                state,
-                ids: ids.to_vec(),
-                logits,
-            },
-        ))
+        let (h, context) = self.run_prompt(state, ids)?;
+        let logits = self
+            .backend()
+            .slice(&h, 1, ids.len() - 1, 1)
+            .and_then(|h| self.decoder.logits(&h))
+            .inspect_err(|_| state.discard())?;
+        state.prepare(ids.len())?;
+        let row = LastRow {
+            target: self,
+            state,
+            chunk: Some(ids.to_vec()),
+            logits,
+        };
+        Ok((context, row))
     }
 
     fn verify<'s>(
@@ -304,17 +288,27 @@ impl<B: Backend> Rows for LastRow<'_, B> {
         match self.target.backend().draw(&self.logits, None, rule)? {
             Ok(verdict) => Ok(verdict),
             Err(_) => {
-                let ids = self.target.backend().upload_ids(&self.ids)?;
-                let rows = self.ids.len();
+                self.state.discard();
+                let chunk = self.chunk.take().unwrap_or_default();
+                let ids = self.target.backend().upload_ids(&chunk)?;
+                let (rows, first) = (chunk.len(), self.state.position());
                 Err(self
                     .target
-                    .diagnose(self.state, &ids, rows, rule.position - rows, rows - 1))
+                    .diagnose(self.state, &ids, rows, first, rows.saturating_sub(1)))
             }
         }
     }
 
     fn logits(&mut self) -> Result<Vec<Vec<f32>>> {
         host_rows(self.target.backend(), &self.logits, 1)
+    }
+}
+
+impl<B: Backend> Drop for LastRow<'_, B> {
+    fn drop(&mut self) {
+        if let Some(chunk) = &self.chunk {
+            self.state.keep_prepared(chunk.len());
+        }
     }
 }
 

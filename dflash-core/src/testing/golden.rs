@@ -372,7 +372,7 @@ pub fn compare(what: &str, own: &[f32], recorded: &[f32], tolerance: f32) -> Opt
     })
 }
 
-fn first_difference(own: &[u32], recorded: &[u32]) -> String {
+pub(crate) fn first_difference(own: &[u32], recorded: &[u32]) -> String {
     match own.iter().zip(recorded).position(|(a, b)| a != b) {
         Some(i) => format!("number {i} is {}, recorded {}", own[i], recorded[i]),
         None => format!("{} of them, recorded {}", own.len(), recorded.len()),

@@ -58,6 +58,17 @@ impl HostKv {
         self.shape
     }
 
+    /// The numbers of memory that no row uses: NaN in a debug build.
+    pub fn unused(&self) -> Vec<f32> {
+        let width = self.width();
+        let used = self.front * width..(self.front + self.rows) * width;
+        [&self.k, &self.v]
+            .into_iter()
+            .flat_map(|memory| memory[..used.start].iter().chain(&memory[used.end..]))
+            .copied()
+            .collect()
+    }
+
     fn width(&self) -> usize {
         self.shape.heads * self.shape.head_dim
     }
