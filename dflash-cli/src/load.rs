@@ -73,6 +73,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
         draft_window: options.draft_window,
         threads: options.threads,
         backend_reason: reason,
+        notes: Vec::new(),
     })
 }
 

@@ -22,6 +22,7 @@ pub fn load_on<B: Backend>(backend: &B, threads: usize, request: &LoadRequest) -
     let config = files.target_config()?;
     let draft_files = request.draft.as_ref().map(open_draft).transpose()?;
     let mut notes: Vec<String> = [
+        &request.notes,
         &config.notes,
         files.checkpoint.notes(),
         &files.generation.notes,

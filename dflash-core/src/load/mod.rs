@@ -31,6 +31,8 @@ pub struct LoadRequest {
     pub threads: Option<usize>,
     /// Why this backend runs it, for the report.
     pub backend_reason: String,
+    /// What was decided before loading, for the report: a device that could not be used, a format chosen for a reason.
+    pub notes: Vec<String>,
 }
 
 impl LoadRequest {
@@ -44,6 +46,7 @@ impl LoadRequest {
             draft_window: None,
             threads: None,
             backend_reason: "asked for".into(),
+            notes: Vec::new(),
         }
     }
 }
