@@ -1,2 +1,60 @@
-//! Development tasks.
-fn main() {}
+//! Development tasks: `cargo xtask ci` is exactly what CI checks, `cargo xtask tidy` the rules of
+//! the repository, `cargo xtask test` the test suite, `cargo xtask fuzz` the readers' long run.
+//!
+//! Tasks start other programs and print what they start; what they check lives in the crates.
+
+mod ci;
+mod fuzz;
+mod licences;
+mod proofs;
+mod shell;
+mod smoke;
+mod tidy;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Development tasks of the workspace"
+)]
+struct CommandLine {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Run what CI checks, cheapest first, up to the first failure
+    Ci(ci::Options),
+    /// Check the rules of the repository on all tracked files
+    Tidy,
+    /// Run the test suite
+    Test,
+    /// Throw random and damaged files at every reader
+    Fuzz(fuzz::Options),
+}
+
+fn main() -> ExitCode {
+    match run(CommandLine::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result<()> {
+    shell::enter_workspace()?;
+    match task {
+        Task::Ci(options) => ci::run(&options),
+        Task::Tidy => tidy::run(),
+        Task::Test => ci::test(),
+        Task::Fuzz(options) => fuzz::run(&options),
+    }
+}

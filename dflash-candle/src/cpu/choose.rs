@@ -45,22 +45,25 @@ pub(super) fn routes(
 }
 
 /// A token per slot.
-pub(super) fn propose(cpu: &Cpu, logits: &[f32], vocab: usize, rule: &ProposalRule) -> Picked {
+pub(super) fn propose(
+    cpu: &Cpu,
+    logits: &[f32],
+    vocab: usize,
+    rule: &ProposalRule,
+) -> Result<Picked> {
     if rule.coupling.is_some() {
         return host::propose(logits, vocab, rule);
     }
-    let best: Vec<_> = logits
-        .chunks_exact(vocab)
-        .map(|row| kernels::argmax(cpu, row))
-        .collect();
-    Picked {
+    let rows = logits.chunks_exact(vocab);
+    let best: Vec<_> = rows.map(|row| kernels::argmax(cpu, row)).collect();
+    Ok(Picked {
         ids: best
             .iter()
             .map(|b| if b.finite { b.id } else { 0 })
             .collect(),
         finite: best.iter().all(|b| b.finite),
         rivals: None,
-    }
+    })
 }
 
 /// A chain through the slots' best tokens.

@@ -682,7 +682,7 @@ impl Backend for CandleCpu {
     fn propose(&self, logits: &Tensor, rule: &ProposalRule) -> Result<Drafted<Self>> {
         let vocab = fallback::slot_logits(self, logits, rule)?;
         let logits = dense("propose", logits)?;
-        let picked = choose::propose(&self.cpu, view(&logits).dense("propose")?, vocab, rule);
+        let picked = choose::propose(&self.cpu, view(&logits).dense("propose")?, vocab, rule)?;
         fallback::upload_picked(self, &picked)
     }
 
