@@ -35,6 +35,32 @@ fn operations_equal_the_reference() {
     );
 }
 
+/// Results smaller than the format's numbers, and a bias that cancels what a product has rounded.
+const ROUNDED_BF16: [(&str, &str); 2] = [
+    ("unary", "Softplus of -95"),
+    ("linear", "bf16 weight [1, 1], 1 rows"),
+];
+
+/// The same for f16, and an average of 590 values that nearly cancel, with rounded weights.
+const ROUNDED_F16: [(&str, &str); 5] = [
+    ("unary", "Softplus of -95"),
+    ("unary", "Silu of -30"),
+    ("unary", "Sigmoid of -30"),
+    ("unary", "Softplus of -30"),
+    ("kv_keep", "(300, 0..290), (300, 10..580)"),
+];
+
+#[test]
+fn half_formats_equal_the_reference_within_their_rounding() {
+    for (dtype, away) in [(DType::Bf16, &ROUNDED_BF16[..]), (DType::F16, &ROUNDED_F16)] {
+        let failures = conformance::check(&backend(dtype));
+        let expected = [&PACKED, away].concat();
+        if let Err(problems) = conformance::expect(&failures, &expected) {
+            panic!("{dtype}: {problems}");
+        }
+    }
+}
+
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../dflash-core/tests/golden")

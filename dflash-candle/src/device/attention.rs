@@ -267,3 +267,85 @@ fn weighted(
     }
     sum.ok_or_else(|| candle_core::Error::msg("nothing to attend to"))
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+
+    use super::*;
+
+    fn sight(first_query: usize, window: Option<usize>, block: Option<BlockRule>) -> Sight {
+        let visible = Visibility {
+            first_key: 0,
+            first_query,
+            window,
+        };
+        Sight {
+            visible,
+            rows: 3,
+            keys: 6,
+            block,
+        }
+    }
+
+    /// Per row, which columns are seen; nothing if all are.
+    fn seen(sight: &Sight) -> Option<Vec<Vec<bool>>> {
+        let mask = sight.mask(&Device::Cpu).expect("a small mask").hidden?;
+        let rows: Vec<Vec<f32>> = mask
+            .squeeze(0)
+            .and_then(|t| t.squeeze(0)?.to_vec2())
+            .expect("numbers");
+        Some(
+            rows.iter()
+                .map(|row| row.iter().map(|x| *x == 0.0).collect())
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn masks_cover_the_rows_that_some_query_sees() {
+        assert_eq!(
+            seen(&sight(6, None, Some(BlockRule::Bidirectional))),
+            None,
+            "all is seen"
+        );
+        let (x, o) = (true, false);
+        // Positions 3, 4, 5 with a window of 2 see rows 2 to 5.
+        let windowed = sight(3, Some(2), None);
+        assert_eq!(windowed.seen(), 2..6);
+        let rows = [[x, x, o, o], [o, x, x, o], [o, o, x, x]].map(Vec::from);
+        assert_eq!(seen(&windowed), Some(rows.to_vec()));
+        // The first query still sees row 5 of the cache, the others only their block.
+        let leaving = sight(6, Some(2), Some(BlockRule::Causal));
+        assert_eq!(leaving.seen(), 5..6);
+        let rows = [[x, x, o, o], [o, x, x, o], [o, x, x, x]].map(Vec::from);
+        assert_eq!(seen(&leaving), Some(rows.to_vec()));
+    }
+
+    #[test]
+    fn a_row_that_sees_nothing_is_zero() {
+        let shape = KvShape {
+            heads: 1,
+            head_dim: 2,
+        };
+        let ones = Tensor::ones((1, 1, 3, 2), DType::F32, &Device::Cpu).expect("small");
+        let mut kv = DeviceKv::new(shape, DType::F32, &Device::Cpu).expect("sizes above 0");
+        let run = |kv: &DeviceKv, first_query, window| -> Vec<f32> {
+            let visible = Visibility {
+                first_key: 0,
+                first_query,
+                window,
+            };
+            let y = attention(&ones, kv, None, 1.0, &visible, |s| s.mask(&Device::Cpu));
+            let y = y.expect("fits").flatten_all().expect("numbers");
+            y.to_vec1().expect("numbers")
+        };
+        assert_eq!(run(&kv, 0, None), [0.0; 6], "an empty cache");
+        kv.append(&ones, &ones).expect("fits");
+        assert_eq!(
+            run(&kv, 2, Some(1)),
+            [1.0, 1.0, 0.0, 0.0, 0.0, 0.0],
+            "the others are past the cache"
+        );
+    }
+}

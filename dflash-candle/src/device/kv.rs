@@ -223,3 +223,118 @@ impl DeviceKv {
         2 * self.capacity() * self.shape.heads * self.shape.head_dim * self.dtype.size_in_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: KvShape = KvShape {
+        heads: 2,
+        head_dim: 1,
+    };
+
+    fn empty() -> DeviceKv {
+        DeviceKv::new(SHAPE, DType::F32, &Device::Cpu).expect("sizes above 0")
+    }
+
+    /// Rows with key `position` in head 0 and its negative in head 1; values ten times that.
+    fn append(kv: &mut DeviceKv, positions: Range<u16>) {
+        let one: Vec<f32> = positions.clone().map(f32::from).collect();
+        let both: Vec<f32> = one.iter().copied().chain(one.iter().map(|p| -p)).collect();
+        let k = Tensor::from_vec(both, (1, 2, positions.len(), 1), &Device::Cpu).expect("fits");
+        let v = k.affine(10.0, 0.0).expect("numbers");
+        kv.append(&k, &v).expect("fits");
+    }
+
+    fn expect_rows(kv: &DeviceKv, positions: Range<u16>) {
+        assert_eq!(kv.rows(), positions.len());
+        let flat =
+            |t: Tensor| -> Vec<f32> { t.flatten_all().and_then(|t| t.to_vec1()).expect("numbers") };
+        if positions.is_empty() {
+            return;
+        }
+        let (k, v) = kv.view(0..kv.rows()).expect("rows that are held");
+        let wanted: Vec<f32> = positions.clone().map(f32::from).collect();
+        let wanted = [&wanted[..], &wanted.iter().map(|p| -p).collect::<Vec<_>>()].concat();
+        assert_eq!(flat(k), wanted);
+        assert_eq!(flat(v), wanted.iter().map(|x| 10.0 * x).collect::<Vec<_>>());
+        let memory = kv.memory.as_ref().expect("there are rows");
+        for (i, x) in flat(memory.k.clone()).into_iter().enumerate() {
+            let held = (kv.front..kv.front + kv.rows).contains(&(i % memory.capacity));
+            assert_eq!(
+                x.is_nan(),
+                !held,
+                "unused memory must spoil what reads it: number {i}"
+            );
+        }
+    }
+
+    #[test]
+    fn rows_leave_at_both_ends() {
+        let mut kv = empty();
+        append(&mut kv, 0..5);
+        kv.keep(1..4);
+        expect_rows(&kv, 1..4);
+        append(&mut kv, 4..6);
+        expect_rows(&kv, 1..6);
+        kv.keep(5..5);
+        expect_rows(&kv, 0..0);
+        append(&mut kv, 7..9);
+        kv.keep(0..100);
+        expect_rows(&kv, 7..9);
+    }
+
+    #[test]
+    fn memory_follows_what_is_kept() {
+        let mut kv = empty();
+        let row = 2 * 2 * 4;
+        append(&mut kv, 0..2000);
+        kv.keep(0..10);
+        assert!(kv.bytes() <= row * 2 * (10 + STEP));
+        expect_rows(&kv, 0..10);
+        for p in 10..800 {
+            append(&mut kv, p..p + 1);
+            kv.keep(1..11);
+            assert!(kv.bytes() <= row * 2 * (10 + STEP));
+        }
+        expect_rows(&kv, 790..800);
+    }
+
+    #[test]
+    fn a_fork_is_independent() {
+        let mut kv = empty();
+        append(&mut kv, 0..3);
+        let mut fork = kv.fork().expect("memory");
+        append(&mut fork, 8..9);
+        append(&mut kv, 3..4);
+        kv.keep(1..4);
+        expect_rows(&kv, 1..4);
+        assert_eq!(fork.rows(), 4);
+        let (k, _) = fork.view(3..4).expect("a row");
+        let numbers: Vec<f32> = k.flatten_all().and_then(|t| t.to_vec1()).expect("numbers");
+        assert_eq!(numbers, [8.0, -8.0]);
+    }
+
+    #[test]
+    fn misfits_are_errors_and_add_nothing() {
+        let mut kv = empty();
+        append(&mut kv, 0..3);
+        let zeros =
+            |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).expect("small memory");
+        for (k, v) in [
+            (&[1, 2, 2, 1][..], &[1, 2, 1, 1][..]),
+            (&[1, 3, 2, 1], &[1, 3, 2, 1]),
+            (&[2, 2], &[2, 2]),
+        ] {
+            let refused = kv.append(&zeros(k), &zeros(v));
+            assert!(matches!(refused, Err(Error::Shape { .. })), "{k:?} {v:?}");
+        }
+        expect_rows(&kv, 0..3);
+        assert!(matches!(kv.view(2..4), Err(Error::Shape { .. })));
+        let flat = KvShape {
+            heads: 0,
+            head_dim: 1,
+        };
+        assert!(DeviceKv::new(flat, DType::F32, &Device::Cpu).is_err());
+    }
+}

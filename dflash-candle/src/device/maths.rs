@@ -102,3 +102,67 @@ pub(super) fn columns(width: usize, device: &Device) -> Result<Tensor> {
     let end = width as f32;
     Tensor::arange(0f32, end, device)?.reshape((1, width))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(data: &[f32], width: usize) -> Tensor {
+        Tensor::from_slice(data, (data.len() / width, width), &Device::Cpu).expect("fits")
+    }
+
+    fn numbers(t: &Tensor) -> Vec<f32> {
+        t.flatten_all().and_then(|t| t.to_vec1()).expect("numbers")
+    }
+
+    #[test]
+    fn the_first_of_equals_is_best_and_columns_stay_valid() {
+        let x = rows(
+            &[
+                1.0,
+                5.0,
+                5.0,
+                0.0,
+                7.0,
+                7.0,
+                7.0,
+                7.0,
+                f32::NAN,
+                0.0,
+                1.0,
+                2.0,
+            ],
+            4,
+        );
+        let columns = columns(4, &Device::Cpu).expect("four");
+        let (value, column) = best(&x, &columns).expect("rows");
+        assert_eq!(numbers(&value)[..2], [5.0, 7.0]);
+        assert_eq!(numbers(&column)[..2], [1.0, 0.0]);
+        assert!(numbers(&column)[2] < 4.0);
+        let rest = without(&x, &column, &columns).expect("rows");
+        let (value, column) = best(&rest, &columns).expect("rows");
+        assert_eq!(numbers(&value)[..2], [5.0, 7.0]);
+        assert_eq!(numbers(&column)[..2], [2.0, 1.0]);
+    }
+
+    #[test]
+    fn rows_that_are_not_finite_are_told() {
+        let x = rows(
+            &[
+                1.0,
+                -3.0e38,
+                0.0,
+                f32::INFINITY,
+                f32::NEG_INFINITY,
+                1.0,
+                f32::NAN,
+                0.0,
+            ],
+            2,
+        );
+        assert_eq!(
+            numbers(&finite_rows(&x).expect("rows")),
+            [1.0, 0.0, 0.0, 0.0]
+        );
+    }
+}
