@@ -1,11 +1,17 @@
 //! Candle as a choice at load time.
 
+use std::sync::OnceLock;
+
+use candle_core::Device;
 use dflash_core::backend::factory::{BackendFactory, DeviceClass, DeviceInfo, Support};
+use dflash_core::backend::{Backend, Implementation, Op};
 use dflash_core::load::{LoadRequest, Loaded, load_on};
 use dflash_core::models::ModelInfo;
 use dflash_core::{DType, Error, Result};
 
 use crate::cpu::CandleCpu;
+use crate::device::CandleDevice;
+use crate::format;
 
 /// Loads models on Candle.
 #[derive(Debug, Clone, Copy, Default)]
@@ -24,16 +30,39 @@ pub fn load(request: &LoadRequest) -> Result<Loaded> {
     CandleFactory.load(request)
 }
 
+/// Why there is no GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum NoGpu {
+    /// This build has code for none.
+    NotBuilt,
+    /// It could not be started: device and reason.
+    Failed(String),
+}
+
+/// Where a model is loaded.
+#[derive(Debug, PartialEq, Eq)]
+enum Place<D> {
+    Cpu,
+    Gpu(D),
+}
+
 impl BackendFactory for CandleFactory {
     fn name(&self) -> &'static str {
         "candle"
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {
-        vec![DeviceInfo {
-            class: DeviceClass::Cpu,
-            name: "cpu".into(),
-        }]
+        let info = |class, name: &str| DeviceInfo {
+            class,
+            name: name.into(),
+        };
+        let gpu = known_gpu()
+            .as_ref()
+            .ok()
+            .map(|name| info(DeviceClass::Gpu, name));
+        gpu.into_iter()
+            .chain([info(DeviceClass::Cpu, "cpu")])
+            .collect()
     }
 
     fn supports(&self, model: &ModelInfo) -> Support {
@@ -45,28 +74,195 @@ impl BackendFactory for CandleFactory {
         }
     }
 
+    fn operations(&self) -> Vec<(Op, Implementation)> {
+        let cpu = CandleCpu::new(1);
+        let serves = |op| match known_gpu() {
+            Ok(_) => CandleDevice::serves(op),
+            Err(_) => cpu.implementation(op),
+        };
+        Op::ALL.into_iter().map(|op| (op, serves(op))).collect()
+    }
+
     fn load(&self, request: &LoadRequest) -> Result<Loaded> {
-        if request.device == Some(DeviceClass::Gpu) {
-            return Err(Error::Unavailable {
-                what: "device `gpu`".into(),
-                reason: "this build of the candle backend has no GPU device".into(),
-                hint: Some("leave `--device` out, or build with a GPU feature".into()),
-            });
+        let (place, note) = choose(request.device, open_gpu)?;
+        let mut request = request.clone();
+        request.notes.extend(note);
+        match place {
+            Place::Cpu => load_cpu(&request),
+            Place::Gpu(device) => load_gpu(device, request),
         }
-        if let Some(dtype) = request.dtype.filter(|d| *d != DType::F32) {
-            let reason =
-                format!("activations in {dtype} are not computed on the processor, expected f32");
-            return Err(Error::request("dtype", reason)
-                .with_hint("use `--dtype f32` or `auto`; weights stay in their file's format"));
+    }
+}
+
+fn load_cpu(request: &LoadRequest) -> Result<Loaded> {
+    if let Some(dtype) = request.dtype.filter(|d| *d != DType::F32) {
+        let reason =
+            format!("activations in {dtype} are not computed on the processor, expected f32");
+        return Err(Error::request("dtype", reason)
+            .with_hint("use `--dtype f32` or `auto`; weights stay in their file's format"));
+    }
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = request.threads.unwrap_or_else(cores);
+    check_threads(threads)?;
+    load_on(&CandleCpu::new(threads), threads, request)
+}
+
+fn load_gpu(device: Device, mut request: LoadRequest) -> Result<Loaded> {
+    let dtype = format::choose(&mut request)?;
+    if let Some(threads) = request.threads {
+        check_threads(threads)?;
+        request
+            .notes
+            .push(format!("threads: {threads} is not used on a GPU"));
+    }
+    load_on(&CandleDevice::new(device, dtype), 1, &request)
+}
+
+fn check_threads(threads: usize) -> Result<()> {
+    if threads == 0 {
+        let reason = "0 is out of range, expected at least 1";
+        return Err(Error::request("threads", reason));
+    }
+    Ok(())
+}
+
+/// The processor if it is asked for, the GPU if it is asked for, else the GPU where it starts. A note if a GPU did not start.
+fn choose<D>(
+    wanted: Option<DeviceClass>,
+    open: impl FnOnce() -> Result<D, NoGpu>,
+) -> Result<(Place<D>, Option<String>)> {
+    if wanted == Some(DeviceClass::Cpu) {
+        return Ok((Place::Cpu, None));
+    }
+    match (open(), wanted) {
+        (Ok(gpu), _) => Ok((Place::Gpu(gpu), None)),
+        (Err(NoGpu::NotBuilt), None) => Ok((Place::Cpu, None)),
+        (Err(NoGpu::Failed(reason)), None) => Ok((
+            Place::Cpu,
+            Some(format!(
+                "the GPU cannot be used ({reason}); the processor is used"
+            )),
+        )),
+        (Err(why), Some(_)) => Err(unavailable(why)),
+    }
+}
+
+fn unavailable(why: NoGpu) -> Error {
+    let (reason, hint) = match why {
+        NoGpu::NotBuilt => (
+            "this build of the candle backend has no GPU device".into(),
+            "build with the feature `candle-metal` (Apple) or `candle-cuda` (NVIDIA), or leave `--device` out",
+        ),
+        NoGpu::Failed(reason) => (reason, "leave `--device` out to use the processor"),
+    };
+    Error::Unavailable {
+        what: "device `gpu`".into(),
+        reason,
+        hint: Some(hint.into()),
+    }
+}
+
+/// The name of the GPU that starts here, asked once per process.
+fn known_gpu() -> &'static Result<&'static str, NoGpu> {
+    static KNOWN: OnceLock<Result<&'static str, NoGpu>> = OnceLock::new();
+    KNOWN.get_or_init(|| open_gpu().map(|device| if device.is_metal() { "metal" } else { "cuda" }))
+}
+
+/// The first GPU of the libraries that this build has.
+fn open_gpu() -> Result<Device, NoGpu> {
+    type Open = fn() -> candle_core::Result<Device>;
+    let built: [(bool, &str, Open); 2] = [
+        (
+            cfg!(all(feature = "metal", target_os = "macos")),
+            "metal",
+            || Device::new_metal(0),
+        ),
+        (cfg!(feature = "cuda"), "cuda", || Device::new_cuda(0)),
+    ];
+    let mut reasons = Vec::new();
+    for (_, name, open) in built.iter().filter(|(built, ..)| *built) {
+        match started(*open) {
+            Ok(device) => return Ok(device),
+            Err(reason) => reasons.push(format!("{name}: {reason}")),
         }
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = request.threads.unwrap_or_else(cores);
-        if threads == 0 {
-            return Err(Error::request(
-                "threads",
-                "0 is out of range, expected at least 1",
-            ));
+    }
+    Err(if reasons.is_empty() {
+        NoGpu::NotBuilt
+    } else {
+        NoGpu::Failed(reasons.join("; "))
+    })
+}
+
+/// Starts a device. Candle panics instead of failing on a Mac without a GPU and on a machine without NVIDIA's driver.
+fn started<D>(
+    open: impl FnOnce() -> candle_core::Result<D> + std::panic::UnwindSafe,
+) -> Result<D, String> {
+    match std::panic::catch_unwind(open) {
+        Ok(opened) => opened.map_err(|e| e.to_string()),
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(text.unwrap_or("no device was found").into())
         }
-        load_on(&CandleCpu::new(threads), threads, request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_that_starts_is_preferred() {
+        let opened = || Ok::<_, NoGpu>("gpu");
+        for wanted in [None, Some(DeviceClass::Gpu)] {
+            assert_eq!(
+                choose(wanted, opened).expect("there is one"),
+                (Place::Gpu("gpu"), None)
+            );
+        }
+        let untouched = || -> Result<&str, NoGpu> { panic!("the GPU was not asked for") };
+        assert_eq!(
+            choose(Some(DeviceClass::Cpu), untouched).expect("always"),
+            (Place::Cpu, None)
+        );
+    }
+
+    #[test]
+    fn a_gpu_that_does_not_start_is_noted_or_an_error() {
+        let failed = || Err::<(), _>(NoGpu::Failed("metal: no device".into()));
+        let (place, note) = choose(None, failed).expect("the processor is there");
+        assert_eq!(place, Place::Cpu);
+        assert!(note.is_some_and(|n| n.contains("metal: no device")));
+        let error = choose(Some(DeviceClass::Gpu), failed).expect_err("it was asked for");
+        assert!(error.to_string().contains("metal: no device"), "{error}");
+        assert!(error.is_usage());
+    }
+
+    #[test]
+    fn a_build_without_gpus_says_which_feature_brings_them() {
+        let none = || Err::<(), _>(NoGpu::NotBuilt);
+        assert_eq!(
+            choose(None, none).expect("the processor is there"),
+            (Place::Cpu, None)
+        );
+        let error = choose(Some(DeviceClass::Gpu), none).expect_err("it was asked for");
+        let hint = error.hint().expect("how to get it");
+        assert!(hint.contains("candle-metal") && hint.contains("candle-cuda"));
+    }
+
+    #[test]
+    fn a_panic_while_starting_is_a_reason() {
+        let failed = |open: fn() -> candle_core::Result<()>| started(open).expect_err("fails");
+        assert_eq!(failed(|| panic!("no driver")), "no driver");
+        assert!(failed(|| candle_core::bail!("refused")).contains("refused"));
+    }
+
+    #[test]
+    fn the_processor_is_always_there() {
+        let devices = CandleFactory.devices();
+        assert_eq!(devices.last().expect("one").class, DeviceClass::Cpu);
+        assert_eq!(CandleFactory.operations().len(), Op::ALL.len());
     }
 }
