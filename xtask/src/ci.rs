@@ -72,7 +72,7 @@ const LINTED: &[(&str, &[&str])] = &[
 ];
 
 /// Everything that core offers; unlike `--all-features` it leaves out what needs a GPU's toolkit.
-const CORE_FEATURES: &str = "--features dflash-core/text,dflash-core/testing";
+const CORE_FEATURES: &str = "--features dflash-core/text,dflash-core/testing,dflash-candle/testing";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Work {

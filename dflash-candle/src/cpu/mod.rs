@@ -458,3 +458,10 @@ impl Backend for CandleCpu {
         choose::draw(&self.cpu, view(&logits).dense("draw")?, vocab, draft, rule)
     }
 }
+
+#[cfg(feature = "testing")]
+impl dflash_core::testing::inspect::InspectKv for CandleCpu {
+    fn read_kv(&self, kv: &HostKv) -> Result<[Vec<f32>; 2]> {
+        Ok([kv.keys().to_vec(), kv.values().to_vec()])
+    }
+}
