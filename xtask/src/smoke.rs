@@ -1,4 +1,4 @@
-//! Builds the program as it is released and lets it answer with its embedded model.
+//! Builds the program with its default features, in the profile of the tests, and lets it answer with its embedded model.
 
 use std::path::Path;
 
@@ -19,10 +19,10 @@ pub(crate) fn run() -> Result<()> {
         println!("skipped: there is no {PROGRAM} yet");
         return Ok(());
     }
-    Line::new("cargo build --locked --release -p dflash-cli").run()?;
+    Line::new("cargo build --locked --profile ci -p dflash-cli").run()?;
     let mut plain: Option<String> = None;
     for draft in DRAFTS {
-        let line = Line::new("cargo run --quiet --locked --release -p dflash-cli -- generate --max-tokens 64 --draft")
+        let line = Line::new("cargo run --quiet --locked --profile ci -p dflash-cli -- generate --max-tokens 64 --draft")
             .arg(draft)
             .arg(PROMPT)
             .env("DFLASH_SETTINGS", "none");
