@@ -211,6 +211,12 @@ fn started<D>(
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use dflash_core::backend::Exactness;
+    use dflash_core::load::ModelSource;
+    use dflash_core::testing::golden;
+
     use super::*;
 
     #[test]
@@ -257,6 +263,57 @@ mod tests {
         let failed = |open: fn() -> candle_core::Result<()>| started(open).expect_err("fails");
         assert_eq!(failed(|| panic!("no driver")), "no driver");
         assert!(failed(|| candle_core::bail!("refused")).contains("refused"));
+    }
+
+    /// A request for a recorded pair, whose files are bf16.
+    fn pair() -> LoadRequest {
+        let folder = |name: &str| {
+            let golden = concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/../dflash-core/tests/golden/qwen3"
+            );
+            ModelSource::Folder(Path::new(golden).join(name))
+        };
+        LoadRequest {
+            draft: Some(folder("d1")),
+            ..LoadRequest::new(folder("target"))
+        }
+    }
+
+    #[test]
+    fn activations_have_the_format_of_the_file() {
+        let request = LoadRequest {
+            threads: Some(3),
+            ..pair()
+        };
+        let mut loaded = load_gpu(Device::Cpu, request).expect("the pair loads");
+        let report = loaded.engine.report();
+        assert_eq!(report.dtype, DType::Bf16);
+        assert_eq!(report.exactness, Exactness::TieTolerant);
+        let ignored = |n: &String| n.contains("threads: 3 is not used");
+        assert_eq!(report.notes.iter().filter(|n| ignored(n)).count(), 1);
+        let request = golden::request(&[3, 1, 4, 1, 5], 24);
+        let report = golden::generate(&mut loaded, &request).expect("it runs");
+        assert_eq!(report.tokens.len(), 24);
+        assert!(report.draft_active && report.drafted > 0, "{report:?}");
+    }
+
+    #[test]
+    fn an_asked_format_is_used_with_a_note_or_refused() {
+        let with = |dtype, threads| LoadRequest {
+            dtype: Some(dtype),
+            threads,
+            ..pair()
+        };
+        let loaded = load_gpu(Device::Cpu, with(DType::F32, None)).expect("the pair loads");
+        let report = loaded.engine.report();
+        assert_eq!(report.dtype, DType::F32);
+        let widened = |n: &&String| n.contains("widened to f32");
+        assert_eq!(report.notes.iter().filter(widened).count(), 2, "{report:?}");
+        for request in [with(DType::F16, None), with(DType::F32, Some(0))] {
+            let refused = load_gpu(Device::Cpu, request).map(|l| l.engine.report().dtype);
+            assert!(matches!(refused, Err(Error::Request { .. })), "{refused:?}");
+        }
     }
 
     #[test]

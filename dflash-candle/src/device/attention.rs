@@ -89,10 +89,14 @@ pub(super) struct Sight {
     block: Option<BlockRule>,
 }
 
+/// What is added to a score that counts for nothing. Infinity is avoided: candle compiles its Metal
+/// kernels with fast math, which promises nothing about it.
+const UNSEEN: f32 = -1e30;
+
 /// A mask that is added to scores.
 #[derive(Debug, Clone)]
 pub(super) struct Mask {
-    /// `[1, 1, rows, seen cache rows + block rows]`: 0 or minus infinity; `None` if all is seen.
+    /// `[1, 1, rows, seen cache rows + block rows]`: 0 or [`UNSEEN`]; `None` if all is seen.
     hidden: Option<Tensor>,
     /// `[1, 1, rows, 1]`: 0 for rows that see nothing, else 1; `None` if each sees something.
     sighted: Option<Tensor>,
@@ -122,7 +126,7 @@ impl Sight {
         let seen = self.seen();
         let beside = if self.block.is_some() { self.rows } else { 0 };
         let width = seen.len() + beside;
-        let mut hidden = vec![f32::NEG_INFINITY; self.rows * width];
+        let mut hidden = vec![UNSEEN; self.rows * width];
         let mut sighted = vec![1.0f32; self.rows];
         for (row, mask) in hidden.chunks_exact_mut(width.max(1)).enumerate() {
             let (cache, block) = mask.split_at_mut(seen.len());

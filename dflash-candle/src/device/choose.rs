@@ -7,7 +7,7 @@ use dflash_core::spec::{Choice, RowRule, Verdict};
 use dflash_core::{Error, Result};
 
 use super::CandleDevice;
-use super::maths::{best, columns, finite_rows, wide, without};
+use super::maths::{best, columns, finite_zero, wide, without};
 
 /// Ids travel as float32, which counts exactly up to here.
 pub(super) const MAX_VOCAB: usize = 1 << 24;
@@ -19,14 +19,14 @@ pub(super) fn propose(logits: &Tensor) -> candle_core::Result<Drafted<CandleDevi
     Ok(Drafted {
         ids: ids.flatten_all()?.to_dtype(DType::U32)?,
         rows: x.dim(0)?,
-        finite: finite_rows(&x)?.min_keepdim(0)?,
+        finite: finite_zero(&x)?.sum_keepdim(0)?.affine(1.0, 1.0)?,
         rivals: None,
     })
 }
 
 /// Draws the rows of `[rows, vocab]` and brings choices and draft to the host in one tensor, which `read` reads.
 ///
-/// A greedy row comes as its token, its margin and whether it is finite. Any other rule needs the
+/// A greedy row comes as its token, its margin and a zero if it is finite. Any other rule needs the
 /// row's logits, which then take that place.
 pub(super) fn draw(
     logits: &Tensor,
@@ -54,9 +54,9 @@ pub(super) fn draw(
         return host::draw(own, vocab, picked, rule);
     }
     let (ids, rest) = own.split_at(rows);
-    let (margins, finite) = rest.split_at(rows);
+    let (margins, zero) = rest.split_at(rows);
     host::draw_with(ids, 1, picked, |row, id, _| {
-        (finite[row] == 1.0).then(|| Choice {
+        (zero[row] == 0.0).then(|| Choice {
             id: whole(id)[0],
             margin: margins[row],
         })
@@ -74,7 +74,7 @@ fn queued(
         let columns = columns(x.dim(1)?, x.device())?;
         let (value, id) = best(&x, &columns)?;
         let (second, _) = best(&without(&x, &id, &columns)?, &columns)?;
-        vec![id, (value - second)?, finite_rows(&x)?]
+        vec![id, (value - second)?, finite_zero(&x)?]
     } else {
         vec![x]
     };

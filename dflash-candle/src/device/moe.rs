@@ -96,3 +96,42 @@ fn all(x: &Tensor, ids: &Tensor, experts: &DeviceExperts) -> Result<Tensor> {
 fn mixed(y: &Tensor, weights: &Tensor) -> Result<Tensor> {
     wide(y)?.broadcast_mul(&weights.unsqueeze(2)?)?.sum(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    /// Numbers between -1 and 1 without a pattern that matters.
+    fn tensor(shape: &[usize], seed: usize) -> Tensor {
+        let count: usize = shape.iter().product();
+        let number = |i: usize| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0;
+        let data: Vec<f32> = (0..count).map(number).collect();
+        Tensor::from_vec(data, shape, &Device::Cpu).expect("fits")
+    }
+
+    #[test]
+    fn many_rows_equal_each_row_alone() {
+        let (count, width, hidden, rows) = (8, 4, 6, 2 * ROWS + 5);
+        let experts = DeviceExperts {
+            gate: tensor(&[count, width, hidden], 1),
+            up: tensor(&[count, width, hidden], 2),
+            down: tensor(&[count, hidden, width], 3),
+        };
+        let (x, logits) = (tensor(&[rows, hidden], 4), tensor(&[rows, count], 5));
+        let params = MoeParams {
+            top_k: 3,
+            normalize: true,
+        };
+        let numbers = |t: Tensor| t.to_vec2::<f32>().expect("rows");
+        let together = numbers(moe(&x, &logits, &experts, &params).expect("fits"));
+        assert_eq!(together.len(), rows);
+        for (row, together) in together.iter().enumerate() {
+            let one = |t: &Tensor| t.narrow(0, row, 1).expect("a row");
+            let alone = numbers(moe(&one(&x), &one(&logits), &experts, &params).expect("fits"));
+            let off = alone[0].iter().zip(together).map(|(a, b)| (a - b).abs());
+            assert!(off.fold(0.0, f32::max) < 1e-5, "row {row}");
+        }
+    }
+}

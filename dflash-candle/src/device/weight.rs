@@ -123,3 +123,74 @@ impl DeviceExperts {
         (d[0], d[1], d[2])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dflash_core::checkpoint::{Bytes, StoredType};
+
+    use super::*;
+
+    fn stored(dtype: StoredType, shape: &[usize], bytes: usize) -> WeightSource {
+        WeightSource::Plain(StoredTensor {
+            name: "w".into(),
+            dtype,
+            shape: shape.to_vec(),
+            bytes: Bytes::copied(&vec![0; bytes]),
+        })
+    }
+
+    #[test]
+    fn a_matrix_keeps_its_format_or_is_widened() {
+        let kept = |file: StoredType, size: usize, activations| {
+            let weight =
+                DeviceWeight::new(stored(file, &[2, 3], 6 * size), activations, &Device::Cpu);
+            weight.expect("a matrix").tensor().dtype()
+        };
+        assert_eq!(kept(StoredType::Bf16, 2, DType::BF16), DType::BF16);
+        assert_eq!(kept(StoredType::F16, 2, DType::F16), DType::F16);
+        assert_eq!(kept(StoredType::F32, 4, DType::BF16), DType::F32);
+        assert_eq!(kept(StoredType::Bf16, 2, DType::F32), DType::F32);
+        assert_eq!(kept(StoredType::F16, 2, DType::BF16), DType::F32);
+    }
+
+    #[test]
+    fn what_is_not_a_matrix_is_refused() {
+        for (dtype, shape, bytes) in [
+            (StoredType::U32, &[2, 3][..], 24),
+            (StoredType::F32, &[6], 24),
+            (StoredType::F32, &[2, 3], 20),
+            (StoredType::F32, &[2, 0], 0),
+        ] {
+            let refused = DeviceWeight::new(stored(dtype, shape, bytes), DType::F32, &Device::Cpu);
+            assert!(matches!(refused, Err(Error::Shape { .. })), "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn experts_of_different_sizes_are_refused() {
+        let list = |shape: &[usize]| {
+            let bytes = 4 * shape.iter().product::<usize>();
+            vec![stored(StoredType::F32, shape, bytes); 2]
+        };
+        let experts = |up: &[usize], down: &[usize]| {
+            let source = Experts {
+                gate: list(&[4, 6]),
+                up: list(up),
+                down: list(down),
+            };
+            DeviceExperts::new(source, DType::F32, &Device::Cpu)
+        };
+        assert_eq!(
+            experts(&[4, 6], &[6, 4]).expect("they fit").sizes(),
+            (2, 4, 6)
+        );
+        assert!(matches!(
+            experts(&[4, 6], &[4, 6]),
+            Err(Error::Shape { .. })
+        ));
+        assert!(matches!(
+            experts(&[5, 6], &[6, 4]),
+            Err(Error::Shape { .. })
+        ));
+    }
+}

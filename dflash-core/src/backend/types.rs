@@ -238,7 +238,7 @@ pub struct Drafted<B: Backend> {
     pub ids: B::Ids,
     /// Slots.
     pub rows: usize,
-    /// `[1]`: 1 if everything that the draft computed is finite, else 0.
+    /// `[1]`: 1 if everything that the draft computed is finite, else anything but 1 (a NaN too).
     pub finite: B::Tensor,
     /// Slot 1 by argmax and by the request's noise, when the request samples.
     pub rivals: Option<B::Ids>,
