@@ -1,7 +1,5 @@
 //! From numbers to choices: routes of experts, proposals, draws.
 
-use std::rc::Rc;
-
 use dflash_core::backend::fallback::host::{self, Candidates, Codes, Picked};
 use dflash_core::backend::{Drafted, MoeParams, PathRule};
 use dflash_core::spec::{Choice, ProposalRule, RowRule, Verdict};
@@ -141,6 +139,6 @@ fn picked(draft: &Drafted<CandleCpu>) -> Result<Picked> {
     Picked::from_parts(
         draft.ids.to_vec(),
         finite.dense("draw")?,
-        draft.rivals.as_ref().map(|r: &Rc<[u32]>| &**r),
+        draft.rivals.as_deref(),
     )
 }
