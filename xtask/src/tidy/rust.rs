@@ -65,6 +65,7 @@ pub(super) fn printing_modules(sources: &[Source]) -> Vec<String> {
 pub(super) fn check(source: &Source, printers: &[String]) -> Vec<Finding> {
     let path = source.path.as_str();
     let may_print = path.ends_with("/build.rs")
+        || path.contains("/examples/")
         || printers
             .iter()
             .any(|module| path.strip_suffix(".rs") == Some(module) || source.is_in(module));
@@ -274,6 +275,7 @@ mod tests {
         none("let a = \"print!\";");
         none("#[cfg(test)]\nfn f() { eprintln!() }");
         assert!(at("dflash-cli/src/main.rs", "//! A.\nprintln!()\n").is_empty());
+        assert!(at("dflash-cli/examples/a.rs", "//! A.\nprintln!()\n").is_empty());
         assert!(at("xtask/src/a.rs", "//! A.\nprintln!()\n").is_empty());
         assert!(at("a/build.rs", "//! A.\nprintln!()\n").is_empty());
         assert_eq!(
