@@ -215,3 +215,21 @@ proptest! {
         prop_assert_eq!(given, expected);
     }
 }
+
+/// Each of these would overflow the parser's stack if it were parsed.
+#[test]
+fn deep_templates_are_refused() {
+    let hostile = [
+        format!("{{{{ {}1 }}}}", "not ".repeat(20_000)),
+        format!("{{{{ 1{} }}}}", "+1".repeat(20_000)),
+        format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(20_000)),
+    ];
+    for source in hostile {
+        let error = ChatTemplate::parse(&source).expect_err("too deep");
+        assert_eq!(error.code(), "E-TEMPLATE", "{error}");
+    }
+    let bearable = format!("{{{{ {}1 }}}}", "-".repeat(8000));
+    assert!(ChatTemplate::parse(&bearable).is_ok());
+    let long_text = format!("{{% set system = '{}' %}}", "words ".repeat(20_000));
+    assert!(ChatTemplate::parse(&long_text).is_ok());
+}

@@ -60,7 +60,7 @@ const LINTED: &[(&str, &[&str])] = &[
         ],
     ),
     ("dflash-mlx", &[""]),
-    ("dflash-candle", &[""]),
+    ("dflash-candle", &["", "--features testing"]),
     (
         "dflash-cli",
         &[

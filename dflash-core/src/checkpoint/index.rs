@@ -148,7 +148,11 @@ fn read(path: &Path) -> Result<BTreeMap<String, String>> {
         path: path.into(),
         source,
     };
-    if std::fs::metadata(path).map_err(io)?.len() > MAX_INDEX {
+    let metadata = std::fs::metadata(path).map_err(io)?;
+    if !metadata.is_file() {
+        return Err(Error::checkpoint(path, "not a regular file"));
+    }
+    if metadata.len() > MAX_INDEX {
         return Err(Error::checkpoint(path, "too large for an index"));
     }
     parse(path, &std::fs::read(path).map_err(io)?)

@@ -14,8 +14,8 @@ pub(super) fn map_file(path: &Path) -> Result<Bytes> {
         path: path.into(),
         source,
     };
-    let file = File::open(path).map_err(io)?;
-    let metadata = file.metadata().map_err(io)?;
+    // Asked before opening, since opening a pipe would wait for its writer.
+    let metadata = std::fs::metadata(path).map_err(io)?;
     if !metadata.is_file() {
         return Err(Error::checkpoint(path, "not a file"));
     }
@@ -23,6 +23,7 @@ pub(super) fn map_file(path: &Path) -> Result<Bytes> {
         // An empty range cannot be mapped everywhere.
         return Ok(Bytes::from_static(&[]));
     }
+    let file = File::open(path).map_err(io)?;
     #[expect(
         unsafe_code,
         reason = "weights stay in the file instead of being read into memory"

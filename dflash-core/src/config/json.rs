@@ -34,6 +34,13 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
         });
     }
     let metadata = std::fs::metadata(path).map_err(io)?;
+    if !metadata.is_file() {
+        return Err(Error::config(
+            path,
+            "(top level)",
+            "it is not a regular file",
+        ));
+    }
     if metadata.len() > MAX_FILE {
         return Err(Error::config(
             path,

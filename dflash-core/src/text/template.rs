@@ -16,6 +16,11 @@ use crate::{Error, Result};
 const STEPS: u64 = 2_000_000;
 const STEPS_PER_BYTE: u64 = 16;
 
+/// Longest code of one tag, in bytes and without its strings, and the most `elif` of a template: what the parser's stack bears.
+const LONGEST_TAG: usize = 8 << 10;
+const MOST_BRANCHES: usize = 1000;
+const PARSER_STACK: usize = 64 << 20;
+
 /// A parsed chat template.
 pub struct ChatTemplate {
     env: Environment<'static>,
@@ -57,6 +62,19 @@ impl ChatTemplate {
     /// # Errors
     /// Syntax that the engine does not know, with its line.
     pub fn parse(source: &str) -> Result<Self> {
+        check_depth(source)?;
+        // The engine's parser calls itself once per operator, deeper than a small stack would bear.
+        std::thread::scope(|scope| {
+            let parser = std::thread::Builder::new().stack_size(PARSER_STACK);
+            let parsed = parser.spawn_scoped(scope, || Self::parse_here(source));
+            let refuse = |reason: String| Error::Template { reason };
+            let parsed = parsed.map_err(|e| refuse(format!("no thread to parse it: {e}")))?;
+            let failed = |_| refuse("the parser failed".into());
+            parsed.join().map_err(failed)?
+        })
+    }
+
+    fn parse_here(source: &str) -> Result<Self> {
         let mut env = Environment::new();
         let syntax = SyntaxConfig::builder()
             .trim_blocks(true)
@@ -206,4 +224,33 @@ fn template_error(error: &minijinja::Error) -> Error {
     Error::Template {
         reason: format!("{line}{reason}"),
     }
+}
+
+/// Refuses a template that the parser could not parse within its stack.
+fn check_depth(source: &str) -> Result<()> {
+    let refuse = |what: &str| {
+        Err(Error::Template {
+            reason: format!("{what}; no published template comes near that"),
+        })
+    };
+    if source.matches("elif").count() > MOST_BRANCHES {
+        return refuse(&format!("it has more than {MOST_BRANCHES} `elif`"));
+    }
+    for tag in source.split("{{").flat_map(|part| part.split("{%")).skip(1) {
+        let end = tag.find("}}").into_iter().chain(tag.find("%}")).min();
+        let mut quote = None;
+        let mut code = 0;
+        for c in tag[..end.unwrap_or(tag.len())].chars() {
+            match quote {
+                Some(open) if c == open => quote = None,
+                Some(_) => {}
+                None if c == '"' || c == '\'' => quote = Some(c),
+                None => code += c.len_utf8(),
+            }
+        }
+        if code > LONGEST_TAG {
+            return refuse(&format!("one of its tags has {code} bytes of code"));
+        }
+    }
+    Ok(())
 }

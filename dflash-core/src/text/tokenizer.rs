@@ -361,7 +361,11 @@ fn parse(
 
 /// The contents of a file, `None` if there is no such file.
 fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    match std::fs::read(path) {
+    let regular = |path: &Path| match std::fs::metadata(path)?.is_file() {
+        true => std::fs::read(path),
+        false => Err(std::io::Error::other("it is not a regular file")),
+    };
+    match regular(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(Error::Io {

@@ -237,3 +237,27 @@ fn damaged_headers_are_errors() {
             .is_empty()
     );
 }
+
+/// A device file or a pipe is refused before it is opened: reading it would not end.
+#[cfg(unix)]
+#[test]
+fn files_that_are_not_regular_are_errors() {
+    for name in [
+        "config.json",
+        "model.safetensors.index.json",
+        "model.safetensors",
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::os::unix::fs::symlink("/dev/zero", folder.path().join(name)).expect("a link");
+        let error = if name == "config.json" {
+            dflash_core::config::TargetConfig::read(folder.path()).err()
+        } else {
+            Checkpoint::open(folder.path()).err()
+        };
+        let error = error.expect("not a file").to_string();
+        assert!(
+            error.contains("regular") || error.contains("not a file"),
+            "{name}: {error}"
+        );
+    }
+}

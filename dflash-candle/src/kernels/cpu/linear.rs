@@ -13,7 +13,7 @@ use super::isa::{Isa, Kernel};
 use super::math::{Activation, glu_here};
 use super::scratch::with_scratch;
 use super::simd::Simd;
-use super::tile::{Bf16, F16, F32, Format, Operands, block, pack_row, packed_len};
+use super::tile::{Bf16, F16, F32, Format, Operands, Pack, block, packed_len};
 use super::{Cpu, Shared};
 
 /// Bytes of packed rows that one row block may have, about half a second-level cache.
@@ -322,8 +322,11 @@ pub(crate) fn pack(
     cpu.split(rows, 1, rows * inner / 4, |range| {
         for r in range {
             // SAFETY: every row belongs to one task.
-            pack_row(&x[r * inner..(r + 1) * inner], interleaved, unsafe {
-                to.part(r * stride..(r + 1) * stride)
+            let packed = unsafe { to.part(r * stride..(r + 1) * stride) };
+            cpu.isa.run(Pack {
+                row: &x[r * inner..(r + 1) * inner],
+                interleaved,
+                packed,
             });
         }
     });

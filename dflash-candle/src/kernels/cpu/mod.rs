@@ -50,8 +50,8 @@ pub use sight::{Sight, Visible};
 
 /// Multiply-adds below which waking other threads costs more than it saves.
 const PARALLEL_WORK: usize = 60_000;
-/// Tasks per thread, so that a late thread finds less to do instead of holding up the others.
-const TASKS_PER_THREAD: usize = 4;
+/// Tasks per thread. One: claiming a task costs as much as a small product, and a thread that is late finds its task claimed by another.
+const TASKS_PER_THREAD: usize = 1;
 
 /// What every kernel runs on: an instruction set and threads. Belongs to one engine.
 #[derive(Debug)]

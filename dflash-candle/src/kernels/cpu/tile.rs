@@ -4,6 +4,7 @@
 //! 32, whatever the tile's shape, and is summed by one fixed tree at the end. So all tile shapes
 //! agree bit for bit, and the choice among them is free.
 
+use super::isa::Kernel;
 use super::simd::{LANES, Simd};
 
 /// Inner-dimension numbers per step: two vectors, because two bf16 numbers share 32 bits.
@@ -71,7 +72,8 @@ pub(crate) fn packed_len(inner: usize) -> usize {
 }
 
 /// Copies a row into whole steps, padded with zeros, in the order in which a format's weights load.
-pub(crate) fn pack_row(row: &[f32], interleaved: bool, packed: &mut [f32]) {
+#[inline(always)]
+fn pack_row(row: &[f32], interleaved: bool, packed: &mut [f32]) {
     let (steps, tail) = row.as_chunks::<STEP>();
     let (packed_steps, _) = packed.as_chunks_mut::<STEP>();
     for (from, to) in steps.iter().zip(packed_steps.iter_mut()) {
@@ -81,6 +83,25 @@ pub(crate) fn pack_row(row: &[f32], interleaved: bool, packed: &mut [f32]) {
         let mut last = [0.0; STEP];
         last[..tail.len()].copy_from_slice(tail);
         pack_step(&last, interleaved, &mut packed_steps[steps.len()]);
+    }
+}
+
+/// [`pack_row`] with the instructions of the machine, which turn its shuffles into single instructions.
+pub(crate) struct Pack<'a> {
+    /// The row.
+    pub(crate) row: &'a [f32],
+    /// Whether even and odd places are kept apart.
+    pub(crate) interleaved: bool,
+    /// The packed row.
+    pub(crate) packed: &'a mut [f32],
+}
+
+impl Kernel for Pack<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        pack_row(self.row, self.interleaved, self.packed);
     }
 }
 
@@ -242,21 +263,31 @@ unsafe fn tile<S: Simd, W: Format, const R: usize, const C: usize>(
             }
         }
     }
+    let mut all = [[0.0; C]; R];
+    if R == 4 && C == 4 {
+        let sums = s.sum16(std::array::from_fn(|r| std::array::from_fn(|c| acc[r][c])));
+        for r in 0..R {
+            all[r].copy_from_slice(&sums[r]);
+        }
+    } else {
+        for r in 0..R {
+            let (fours, rest) = all[r].as_chunks_mut::<4>();
+            for (i, four) in fours.iter_mut().enumerate() {
+                *four = s.sum4([
+                    acc[r][4 * i],
+                    acc[r][4 * i + 1],
+                    acc[r][4 * i + 2],
+                    acc[r][4 * i + 3],
+                ]);
+            }
+            let done = C - rest.len();
+            for (i, one) in rest.iter_mut().enumerate() {
+                *one = s.sum(acc[r][done + i]);
+            }
+        }
+    }
     for r in 0..R {
-        let mut sums = [0.0; C];
-        let (fours, rest) = sums.as_chunks_mut::<4>();
-        for (i, four) in fours.iter_mut().enumerate() {
-            *four = s.sum4([
-                acc[r][4 * i],
-                acc[r][4 * i + 1],
-                acc[r][4 * i + 2],
-                acc[r][4 * i + 3],
-            ]);
-        }
-        let done = C - rest.len();
-        for (i, one) in rest.iter_mut().enumerate() {
-            *one = s.sum(acc[r][done + i]);
-        }
+        let sums = &mut all[r];
         if let Some(bias) = at.bias {
             for (sum, bias) in sums.iter_mut().zip(&bias[col..col + C]) {
                 *sum += bias;

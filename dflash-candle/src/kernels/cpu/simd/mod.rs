@@ -69,6 +69,11 @@ pub(crate) trait Simd: Copy {
     fn sum(self, v: Self::V) -> f32;
     /// Four such sums.
     fn sum4(self, v: [Self::V; 4]) -> [f32; 4];
+    /// Sixteen such sums.
+    #[inline(always)]
+    fn sum16(self, v: [[Self::V; 4]; 4]) -> [[f32; 4]; 4] {
+        v.map(|four| self.sum4(four))
+    }
 }
 
 /// Adds sixteen lanes in the order that [`Simd::sum`] documents.

@@ -102,6 +102,23 @@ impl Simd for Avx512 {
             _mm_storeu_ps(out.as_mut_ptr(), first);
             out
         }
+        fn sum16(v: [[__m512; 4]; 4]) -> [[f32; 4]; 4] {
+            // As in `sum4`, with a block of four lanes per row; one such vector per column.
+            let mut columns = [_mm512_setzero_ps(); 4];
+            for c in 0..4 {
+                let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(v[0][c], v[1][c]), _mm512_shuffle_f32x4::<0xee>(v[0][c], v[1][c]));
+                let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(v[2][c], v[3][c]), _mm512_shuffle_f32x4::<0xee>(v[2][c], v[3][c]));
+                columns[c] = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd));
+            }
+            // i + (i+2) of two columns at a time, then i + (i+1) of all four: each block becomes a row of results.
+            let [a, b, c, d] = columns;
+            let ab = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b));
+            let cd = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(c, d), _mm512_shuffle_ps::<0xee>(c, d));
+            let sums = _mm512_add_ps(_mm512_shuffle_ps::<0x88>(ab, cd), _mm512_shuffle_ps::<0xdd>(ab, cd));
+            let mut out = [[0.0; 4]; 4];
+            _mm512_storeu_ps(out.as_mut_ptr().cast(), sums);
+            out
+        }
     }
 }
 
