@@ -1,5 +1,5 @@
 //! Plain decoding against both drafts of the embedded demonstration pair, on the recorded held-out
-//! prompts: `cargo run --release --example demo_speed [THREADS]`.
+//! prompts: `cargo run --release -p dflash-cli --example demo_speed [-- THREADS]`.
 //!
 //! All three run in turn on every prompt in one process, so that a busy machine slows them alike;
 //! per prompt the median of several runs counts. Every text is compared with the recorded one.
