@@ -121,7 +121,7 @@ mod tests {
             "see /root/x",
             "\"/home/me/models\"",
             "(/tmp/a)",
-            "cd /work/main",
+            "cd /work/tree",
             "path=C:\\Users\\me",
         ] {
             assert_eq!(found(line), 1, "{line}");
