@@ -17,6 +17,7 @@ struct Runner {
     loaded: dflash::Loaded,
     speeds: Vec<f64>,
     rounds: usize,
+    produced: usize,
     total: Duration,
     host: Duration,
 }
@@ -42,6 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             loaded,
             speeds: Vec::new(),
             rounds: 0,
+            produced: 0,
             total: Duration::ZERO,
             host: Duration::ZERO,
         });
@@ -73,6 +75,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                         );
                         speeds.extend(report.generation_tps());
                         runner.rounds += report.rounds;
+                        runner.produced += report.acceptance_lengths.iter().sum::<usize>();
                         runner.host += report.times.host;
                         runner.total += report.times.draft
                             + report.times.verify
@@ -100,9 +103,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .collect();
         let ratio = median(&mut ratios);
         println!(
-            "{:8} {:6.0} tok/s  speed-up {ratio:.2} ({:.2} to {:.2})  {:.0} µs a round, {:.1} % of it host",
+            "{:8} {:6.0} tok/s  {:.1} tokens/round  speed-up {ratio:.2} ({:.2} to {:.2})  {:.0} µs a round, {:.1} % of it host",
             runner.name,
             median(&mut runner.speeds),
+            runner.produced as f64 / runner.rounds as f64,
             ratios[0],
             ratios[ratios.len() - 1],
             1e6 * runner.total.as_secs_f64() / runner.rounds as f64,
