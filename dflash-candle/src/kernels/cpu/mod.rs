@@ -46,7 +46,9 @@ pub use norm::{gated_rms_norm, rms_norm};
 pub use pool::Pool;
 pub use rope::{HeadNorm, Heads, Rotation, norm_rope};
 pub use select::{Best, all_finite, argmax, top_k};
-pub use sight::{Sight, Visible};
+#[cfg(test)]
+pub(crate) use sight::Sight;
+pub use sight::Visible;
 
 /// Multiply-adds below which waking other threads costs more than it saves.
 const PARALLEL_WORK: usize = 60_000;

@@ -11,28 +11,30 @@ pub struct Visible {
     pub block: Range<usize>,
 }
 
-/// The rule by which rows of a call see keys.
+/// The rule by which the tests' rows see keys; the backend's is `dflash_core::backend::Visibility`.
+#[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sight {
+pub(crate) struct Sight {
     /// Position of the first query row; rows follow each other.
-    pub first_query: usize,
+    pub(crate) first_query: usize,
     /// Position of the cache's first row.
-    pub first_key: usize,
+    pub(crate) first_key: usize,
     /// Valid rows of the cache.
-    pub cache_rows: usize,
+    pub(crate) cache_rows: usize,
     /// Rows of the block, at the positions of the query rows; 0 if there is none.
-    pub block_rows: usize,
+    pub(crate) block_rows: usize,
     /// A row sees keys with `position − key position < window`.
-    pub window: Option<usize>,
+    pub(crate) window: Option<usize>,
     /// A row sees no key after its own position.
-    pub causal: bool,
+    pub(crate) causal: bool,
 }
 
+#[cfg(test)]
 impl Sight {
     /// What query row `t` sees.
     ///
     /// The window reaches backwards only: a bidirectional row sees everything after itself.
-    pub fn of_row(&self, t: usize) -> Visible {
+    pub(crate) fn of_row(&self, t: usize) -> Visible {
         let position = self.first_query + t;
         let first = self.window.map_or(0, |w| (position + 1).saturating_sub(w));
         let end = if self.causal {
