@@ -3,7 +3,7 @@
 use super::files::ModelFiles;
 use super::report::{CacheSummary, DraftSummary, LoadReport};
 use super::{LoadRequest, Loaded, ModelSource};
-use crate::backend::{Backend, Op};
+use crate::backend::{Backend, Exactness, Op};
 use crate::cache::Cache;
 #[cfg(not(feature = "text"))]
 use crate::config::TargetConfig;
@@ -50,6 +50,10 @@ pub fn load_on<B: Backend>(backend: &B, threads: usize, request: &LoadRequest) -
         device: backend.device(),
         dtype: backend.dtype(),
         exactness: backend.exactness(),
+        row_rounding: match backend.exactness() {
+            Exactness::Exact => None,
+            Exactness::TieTolerant => Some(target.row_rounding()?),
+        },
         threads,
         target: request.target.to_string(),
         architecture: config.model_type.clone(),

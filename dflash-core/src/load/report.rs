@@ -17,6 +17,9 @@ pub struct LoadReport {
     pub dtype: DType,
     /// How far speculation can change the text.
     pub exactness: Exactness,
+    /// How far a row's logits may move with the rows that are computed beside it, measured when the target was loaded; `None`
+    /// at the exact level, where they do not.
+    pub row_rounding: Option<f32>,
     /// Threads on the processor.
     pub threads: usize,
     /// The target as it was asked for.

@@ -7,6 +7,7 @@ mod decoder;
 mod diagnose;
 mod info;
 mod layer;
+mod rounding;
 mod state;
 mod target;
 

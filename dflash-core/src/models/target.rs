@@ -8,7 +8,7 @@ use crate::backend::{Backend, Drafted};
 use crate::checkpoint::Checkpoint;
 use crate::config::TargetConfig;
 use crate::nn::Builder;
-use crate::spec::{self, RowRule, Rows, StateMemory, TargetModel, Verdict};
+use crate::spec::{self, Probe, RowRule, Rows, StateMemory, TargetModel, Verdict};
 use crate::{Error, Result};
 
 /// A target on a backend.
@@ -101,6 +101,11 @@ impl<B: Backend> Target<B> {
     /// # Errors
     /// Ids outside the vocabulary, or the backend's.
     pub fn trace(&self, ids: &[u32]) -> Result<(Vec<B::Tensor>, B::Tensor)> {
+        let (layers, h) = self.trace_layers(ids)?;
+        Ok((layers, self.decoder.logits(&h)?))
+    }
+
+    fn trace_layers(&self, ids: &[u32]) -> Result<(Vec<B::Tensor>, B::Tensor)> {
         self.check_ids(ids)?;
         let mut state = self.new_state()?;
         let mut layers = Vec::new();
@@ -114,7 +119,7 @@ impl<B: Backend> Target<B> {
                 Ok(())
             },
         )?;
-        Ok((layers, self.decoder.logits(&h)?))
+        Ok((layers, h))
     }
 
     /// The tensor prefix where the embedding was found.
@@ -132,7 +137,7 @@ impl<B: Backend> Target<B> {
         self.decoder.backend()
     }
 
-    fn run(
+    pub(super) fn run(
         &self,
         state: &mut TargetState<B>,
         ids: &B::Ids,
@@ -273,12 +278,31 @@ impl<B: Backend> TargetModel for Target<B> {
             .inspect_err(|error| state.poison(error))
     }
 
+    fn probe(&self, ids: &[u32], logits_from: usize) -> Result<Probe> {
+        let rows = ids.len().checked_sub(logits_from).filter(|rows| *rows > 0);
+        let rows = rows.ok_or_else(|| {
+            let reason = format!("row {logits_from} of {} tokens", ids.len());
+            Error::request("probe", reason)
+        })?;
+        let (layers, h) = self.trace_layers(ids)?;
+        let b = self.backend();
+        let logits = self.decoder.logits(&b.slice(&h, 1, logits_from, rows)?)?;
+        Ok(Probe {
+            layers: layers.iter().map(|h| b.read(h)).collect::<Result<_>>()?,
+            logits: host_rows(b, &logits, rows)?,
+        })
+    }
+
     fn memory(&self, state: &TargetState<B>) -> StateMemory {
         state.memory()
     }
 }
 
-fn host_rows<B: Backend>(b: &B, logits: &B::Tensor, rows: usize) -> Result<Vec<Vec<f32>>> {
+pub(super) fn host_rows<B: Backend>(
+    b: &B,
+    logits: &B::Tensor,
+    rows: usize,
+) -> Result<Vec<Vec<f32>>> {
     let all = b.read(logits)?;
     Ok(all.chunks(all.len() / rows).map(<[f32]>::to_vec).collect())
 }

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use super::report::{Event, Report};
 use super::request::Request;
+use super::target::Probe;
 use crate::Result;
 use crate::load::LoadReport;
 
@@ -45,6 +46,14 @@ pub trait Engine: Debug {
     /// # Errors
     /// If the id is not running.
     fn cancel(&mut self, id: RequestId) -> Result<Report>;
+
+    /// Runs ids from an empty state, apart from all requests, and reads back what every layer of the target puts out.
+    ///
+    /// # Errors
+    /// Ids outside the vocabulary, a first row past the last, or the model's; [`Error::Unsupported`](crate::Error::Unsupported) by default.
+    fn probe(&mut self, _ids: &[u32], _logits_from: usize) -> Result<Probe> {
+        Err(crate::Error::unsupported("layer outputs of this engine"))
+    }
 
     /// Reads results back from the device how often? Counted since loading, for tests of "one read-back per round".
     fn readbacks(&self) -> u64;

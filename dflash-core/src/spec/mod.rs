@@ -12,6 +12,7 @@
 mod accept;
 mod drafter;
 mod engine;
+mod filter;
 mod policy;
 mod report;
 mod request;
@@ -29,5 +30,5 @@ pub use report::{Event, FinishReason, Report, Round, RoundTimes};
 pub use request::{Bounds, Request};
 pub use sampler::{Choice, Noise, NotFinite, Occurred, RowRule, Sampling};
 pub use step::{EngineParts, SpecEngine};
-pub use target::{Pending, Rivals, Rows, StateMemory, TargetModel, Verdict};
+pub use target::{Pending, Probe, Rivals, Rows, StateMemory, TargetModel, Verdict};
 pub use text::{TextDecoder, TextStream};

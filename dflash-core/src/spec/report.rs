@@ -39,6 +39,8 @@ pub struct Round {
     pub accepted: usize,
     /// Tokens that the round added.
     pub produced: usize,
+    /// Of the produced tokens, those whose choice was closer than the device's row rounding.
+    pub near_ties: usize,
     /// Committed tokens before the round.
     pub context: usize,
     /// Where the time went.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::accept::accept;
 use super::drafter::DraftModel;
 use super::report::{FinishReason, Round};
-use super::sampler::RowRule;
+use super::sampler::{Choice, RowRule};
 use super::sequence::Sequence;
 use super::target::{Pending, Rows, TargetModel};
 use crate::Result;
@@ -61,6 +61,7 @@ pub(super) fn run<T: TargetModel, D: DraftModel<T>>(
         .take(acceptance.produced)
         .map(|choice| choice.id)
         .collect();
+    let close = rule.score_rounding(seq.row_rounding);
 
     // 4. Clip at an end token, a stop string or the budget, before anything is committed.
     let finish = seq.output.take(&mut tokens);
@@ -86,17 +87,26 @@ pub(super) fn run<T: TargetModel, D: DraftModel<T>>(
     round.drafted = verdict.drafted.len();
     round.accepted = acceptance.accepted.min(tokens.len());
     round.produced = tokens.len();
+    round.near_ties = near_ties(verdict.rows.iter().take(tokens.len()), close);
     seq.finish = finish;
     let models = round.times.draft + round.times.verify + round.times.commit;
     round.times.host = start.elapsed().saturating_sub(models);
     Ok(round)
 }
 
+/// Choices that rounding as large as `close` could have turned.
+fn near_ties<'c>(choices: impl Iterator<Item = &'c Choice>, close: f32) -> usize {
+    choices.filter(|choice| choice.margin < close).count()
+}
+
 /// Makes the first token, drawn from the prompt's last row, the anchor.
 pub(super) fn first<T: TargetModel, D: DraftModel<T>>(
     seq: &mut Sequence<T, D>,
-    id: u32,
+    choice: Choice,
+    close: f32,
 ) -> Option<FinishReason> {
+    let id = choice.id;
+    seq.stats.near_ties += near_ties([&choice].into_iter(), close);
     let mut tokens = vec![id];
     let finish = seq.output.take(&mut tokens);
     seq.occurred.insert(id);

@@ -9,6 +9,7 @@
 //! renormalised after top-k (a token stays while the mass before it is below p; at least one
 //! stays), min-p (`p >= min_p * p_max`). Equal scores: the lowest id.
 
+use super::filter::filter;
 use crate::{Error, Result};
 
 /// The sampling options of a request.
@@ -139,7 +140,8 @@ pub struct RowRule<'a> {
 pub struct Choice {
     /// The token.
     pub id: u32,
-    /// Best score minus second-best score (`logit / T + noise`); infinite when only one token was left.
+    /// How far scores (`logit / T + noise`) are from another choice: best minus second-best, or, where that is less, what
+    /// separates the tokens that a filter kept from those that it dropped. Infinite if nothing else could be chosen.
     pub margin: f32,
 }
 
@@ -169,11 +171,25 @@ impl RowRule<'_> {
         if s.top_k == 0 && s.top_p >= 1.0 && s.min_p == 0.0 {
             return Ok(noise.draw_all(logits, s.temperature));
         }
-        let kept = filter(logits, s);
-        Ok(best_two(
-            kept.into_iter()
+        let filtered = filter(logits, s);
+        let choice = best_two(
+            filtered
+                .kept
+                .into_iter()
                 .map(|(id, score)| (id, score + noise.gumbel(id))),
-        ))
+        );
+        Ok(Choice {
+            margin: choice.margin.min(filtered.edge),
+            ..choice
+        })
+    }
+
+    /// How far scores may be apart, by rounding alone, whose raw logits are at most `rounding` apart.
+    pub fn score_rounding(&self, rounding: f32) -> f32 {
+        let s = &self.sampling;
+        let penalty = s.repetition_penalty.max(1.0 / s.repetition_penalty);
+        let temperature = if s.is_greedy() { 1.0 } else { s.temperature };
+        rounding * penalty / temperature
     }
 
     /// The logits with the repetition penalty applied, or `None` when there is none.
@@ -294,39 +310,6 @@ fn best_two(scores: impl Iterator<Item = (u32, f32)>) -> Choice {
     two.choice()
 }
 
-/// The tokens that top-k, top-p and min-p leave, with their `logit / T`, best first.
-fn filter(logits: &[f32], s: &Sampling) -> Vec<(u32, f32)> {
-    // Adding 0 turns -0 into +0: the order below would tell them apart although they are equal.
-    let mut kept: Vec<(u32, f32)> = (0u32..)
-        .zip(logits.iter().map(|l| l / s.temperature + 0.0))
-        .collect();
-    let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-    if s.top_k > 0 && s.top_k < kept.len() {
-        kept.select_nth_unstable_by(s.top_k - 1, order);
-        kept.truncate(s.top_k);
-    }
-    let best = kept.iter().fold(f32::NEG_INFINITY, |m, k| m.max(k.1));
-    if s.min_p > 0.0 && s.top_p >= 1.0 {
-        kept.retain(|k| (k.1 - best).exp() >= s.min_p);
-    }
-    kept.sort_unstable_by(order);
-    if s.top_p < 1.0 {
-        let weights: Vec<f32> = kept.iter().map(|k| (k.1 - best).exp()).collect();
-        let limit = f64::from(s.top_p) * weights.iter().map(|w| f64::from(*w)).sum::<f64>();
-        let mut mass = 0.0;
-        let stays = weights.iter().position(|w| {
-            let past = mass >= limit;
-            mass += f64::from(*w);
-            past
-        });
-        kept.truncate(stays.unwrap_or(kept.len()).max(1));
-        if s.min_p > 0.0 {
-            kept.retain(|k| (k.1 - best).exp() >= s.min_p);
-        }
-    }
-    kept
-}
-
 /// Philox4x32 with ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
 fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     const MULTIPLIERS: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
@@ -408,98 +391,6 @@ mod tests {
                     .map(|(id, l)| (id, l / 1.5 + noise.gumbel(id))),
             );
             assert_eq!(noise.draw_all(&logits, 1.5), full);
-        }
-    }
-
-    #[test]
-    fn filters_keep_what_their_definitions_say() {
-        let logits = [0.5f32, 0.25, 0.15, 0.1].map(f32::ln);
-        let ids = |s: Sampling| {
-            filter(
-                &logits,
-                &Sampling {
-                    temperature: 1.0,
-                    ..s
-                },
-            )
-            .iter()
-            .map(|k| k.0)
-            .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            ids(Sampling {
-                top_k: 2,
-                ..Default::default()
-            }),
-            [0, 1]
-        );
-        assert_eq!(
-            ids(Sampling {
-                top_p: 0.7,
-                ..Default::default()
-            }),
-            [0, 1]
-        );
-        assert_eq!(
-            ids(Sampling {
-                top_p: 0.76,
-                ..Default::default()
-            }),
-            [0, 1, 2]
-        );
-        assert_eq!(
-            ids(Sampling {
-                top_p: 0.0001,
-                ..Default::default()
-            }),
-            [0]
-        );
-        assert_eq!(
-            ids(Sampling {
-                min_p: 0.29,
-                ..Default::default()
-            }),
-            [0, 1, 2]
-        );
-        assert_eq!(
-            ids(Sampling {
-                top_p: 0.9,
-                min_p: 0.4,
-                ..Default::default()
-            }),
-            [0, 1]
-        );
-        // After top-k 2 the two left are 2/3 and 1/3.
-        assert_eq!(
-            ids(Sampling {
-                top_k: 2,
-                top_p: 0.6,
-                ..Default::default()
-            }),
-            [0]
-        );
-    }
-
-    #[test]
-    fn zeros_of_either_sign_rank_by_id() {
-        let ids = |logits: &[f32], s: Sampling| {
-            let s = Sampling {
-                temperature: 0.5,
-                ..s
-            };
-            filter(logits, &s).iter().map(|k| k.0).collect::<Vec<_>>()
-        };
-        let one = Sampling {
-            top_k: 1,
-            ..Default::default()
-        };
-        let half = Sampling {
-            top_p: 0.5,
-            ..Default::default()
-        };
-        for (logits, first) in [([-0.0, 0.0, -9.0], 0), ([-9.0, -0.0, 0.0], 1)] {
-            assert_eq!(ids(&logits, one), [first], "{logits:?}");
-            assert_eq!(ids(&logits, half)[0], first, "{logits:?}");
         }
     }
 

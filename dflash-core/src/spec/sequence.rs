@@ -20,6 +20,8 @@ pub(super) struct Sequence<T: TargetModel, D: DraftModel<T>> {
     pub(super) position: usize,
     pub(super) anchor: u32,
     pub(super) sampling: Sampling,
+    /// How far a row's logits may move with the rows beside it; 0 at the exact level.
+    pub(super) row_rounding: f32,
     pub(super) occurred: Occurred,
     pub(super) output: Output,
     pub(super) policy: Policy,
@@ -37,6 +39,7 @@ pub(super) struct Stats {
     pub(super) accepted: usize,
     pub(super) lengths: Vec<usize>,
     pub(super) rollbacks: usize,
+    pub(super) near_ties: usize,
     pub(super) times: RoundTimes,
     pub(super) notes: Vec<String>,
 }
@@ -51,6 +54,7 @@ impl Stats {
             accepted: 0,
             lengths: Vec::new(),
             rollbacks: 0,
+            near_ties: 0,
             times: RoundTimes::default(),
             notes,
         }
@@ -61,6 +65,7 @@ impl Stats {
         self.accepted += round.accepted;
         self.lengths.push(round.produced);
         self.rollbacks += usize::from(round.produced < round.width);
+        self.near_ties += round.near_ties;
         self.times += round.times;
         self.notes.extend(round.notes.iter().cloned());
     }
@@ -165,7 +170,7 @@ impl<T: TargetModel, D: DraftModel<T>> Sequence<T, D> {
             memory: target.memory(&self.target),
             draft_memory: draft.zip(self.draft.as_ref()).map(|(d, s)| d.memory(s)),
             rollbacks: self.stats.rollbacks,
-            near_ties: 0,
+            near_ties: self.stats.near_ties,
             non_finite_drafts: self.policy.non_finite,
             notes: self.stats.notes,
         }

@@ -11,7 +11,7 @@ use super::request::{Bounds, Request};
 use super::round;
 use super::sampler::{Occurred, RowRule};
 use super::sequence::{Sequence, Stats};
-use super::target::{Rows, TargetModel};
+use super::target::{Probe, Rows, TargetModel};
 use super::text::{Output, TextDecoder};
 use crate::load::LoadReport;
 use crate::{Error, Result};
@@ -120,6 +120,7 @@ impl<T: TargetModel, D: DraftModel<T>> SpecEngine<T, D> {
                 position: total,
                 occurred: &seq.occurred,
             };
+            let close = rule.score_rounding(seq.row_rounding);
             let (rows, mut last) = self.parts.target.prefill_last(&mut seq.target, chunk)?;
             let verdict = last.choose(&rule)?;
             drop(last);
@@ -131,7 +132,7 @@ impl<T: TargetModel, D: DraftModel<T>> SpecEngine<T, D> {
                 .rows
                 .first()
                 .expect("invariant: a row chooses a token");
-            round::first(seq, first.id)
+            round::first(seq, *first, close)
         };
         self.parts.target.settle(&mut running.sequence.target)?;
         running.sequence.stats.notes.append(&mut notes.notes);
@@ -187,6 +188,7 @@ impl<T: TargetModel + std::fmt::Debug, D: DraftModel<T> + std::fmt::Debug> Engin
             position: 0,
             anchor: 0,
             sampling: request.sampling,
+            row_rounding: self.parts.report.row_rounding.unwrap_or(0.0),
             occurred,
             output: Output::new(stream, request.stop, request.end_ids, limit)?,
             policy: Policy::new(block, inactive),
@@ -245,6 +247,10 @@ impl<T: TargetModel + std::fmt::Debug, D: DraftModel<T> + std::fmt::Debug> Engin
             &self.parts.target,
             self.parts.draft.as_ref(),
         ))
+    }
+
+    fn probe(&mut self, ids: &[u32], logits_from: usize) -> Result<Probe> {
+        self.parts.target.probe(ids, logits_from)
     }
 
     fn readbacks(&self) -> u64 {

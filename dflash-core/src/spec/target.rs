@@ -69,8 +69,26 @@ pub trait TargetModel {
     /// The backend's; the state is then unusable and says so when used again.
     fn settle(&self, state: &mut Self::State) -> Result<()>;
 
+    /// Runs ids from an empty state and reads back what every layer puts out, and the logits of the rows from `logits_from` on.
+    /// For diagnosis: all of it is brought to the host.
+    ///
+    /// # Errors
+    /// Ids outside the vocabulary, a first row past the last, or the backend's; [`Error::Unsupported`](crate::Error::Unsupported) by default.
+    fn probe(&self, _ids: &[u32], _logits_from: usize) -> Result<Probe> {
+        Err(crate::Error::unsupported("layer outputs of this target"))
+    }
+
     /// Bytes held by the sequence's caches, by kind.
     fn memory(&self, state: &Self::State) -> StateMemory;
+}
+
+/// What a target computes for some tokens, on the host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Probe {
+    /// Per layer its output, the residual stream `[rows, hidden]` before any later norm.
+    pub layers: Vec<Vec<f32>>,
+    /// Raw logits of the rows that were asked for, `[rows, vocab]`.
+    pub logits: Vec<Vec<f32>>,
 }
 
 /// Bytes of a sequence's caches.

@@ -15,6 +15,8 @@ pub mod inspect;
 pub mod lossless;
 pub mod nano;
 pub mod record;
+pub mod row_noise;
 pub mod scripted;
 pub mod states;
+pub mod ties;
 pub mod tiny;

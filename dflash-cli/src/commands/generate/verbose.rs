@@ -31,12 +31,16 @@ pub(super) fn loaded(messages: Messages, report: &LoadReport, request: &Request)
         threads,
         dtype,
         exactness,
+        row_rounding,
         ..
     } = report;
     messages.line(&format!(
         "backend     {backend} on {device}, {threads} threads: {backend_reason}"
     ));
-    messages.line(&format!("exactness   {exactness}"));
+    let rounding = row_rounding.map_or(String::new(), |rounding| {
+        format!("; rows beside a row move its logits by less than {rounding:.1e}, as measured now")
+    });
+    messages.line(&format!("exactness   {exactness}{rounding}"));
     messages.line(&format!(
         "target      {}: {}, {} tokens, context {}, {} as stored, {dtype} activations, embedding in `{}`",
         report.target,

@@ -32,6 +32,7 @@ pub fn engine(
         device: "none",
         dtype: DType::F32,
         exactness: Exactness::Exact,
+        row_rounding: None,
         threads: 1,
         target: "scripted".into(),
         architecture: "scripted".into(),
