@@ -23,6 +23,8 @@ pub(crate) enum Command {
     Generate(Box<GenerateArgs>),
     /// Show what a model is made of, what it needs and what runs it
     Inspect(InspectArgs),
+    /// Run the same prompts on several backends and compare them layer by layer
+    Compare(Box<CompareArgs>),
 }
 
 #[derive(Debug, Args)]
@@ -51,6 +53,39 @@ pub(crate) struct GenerateArgs {
     /// Print one JSON object in place of the text
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    mut_arg("max_tokens", |arg| arg.default_value("64")),
+    mut_arg("backend", |arg| arg.hide(true)),
+    mut_arg("trace", |arg| arg.hide(true)),
+    after_help = "Exit codes: 0 all tokens are equal but for what the stated exactness allows, 1 they are not, \
+                  2 the command line or the machine is wrong."
+)]
+pub(crate) struct CompareArgs {
+    /// Prompts; without any, a few of the program's own
+    #[arg(value_name = "PROMPT")]
+    pub(crate) prompts: Vec<String>,
+    /// Token ids in place of a text, separated by commas (repeatable)
+    #[arg(long, value_name = "IDS", conflicts_with = "prompts")]
+    pub(crate) prompt_ids: Vec<String>,
+    /// Take the prompts as they are, without a chat template
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// The backends, separated by commas [default: all that run the model]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) backends: Vec<String>,
+    /// Print one JSON object
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+    /// Print Markdown
+    #[arg(long)]
+    pub(crate) markdown: bool,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]

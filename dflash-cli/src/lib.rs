@@ -28,6 +28,7 @@
 //! `demo` (default): a tiny model and two drafts inside the program. `cli` (default): the command itself;
 //! users of the library leave it out with `default-features = false`.
 
+pub mod compare;
 #[cfg(feature = "demo")]
 pub mod demo;
 mod handle;
@@ -47,6 +48,6 @@ pub use dflash_core::spec::{
 pub use dflash_core::{DType, Error, PairingCheck, Result, text};
 
 pub use handle::{EngineHandle, EngineInfo, Stream};
-pub use load::{BackendChoice, LoadOptions, load, model_info};
+pub use load::{BackendChoice, LoadOptions, load, load_among, model_info};
 pub use pick::{BUILD_FEATURES, factories, pick};
 pub use reference::resolve;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dflash_core::backend::factory::DeviceClass;
+use dflash_core::backend::factory::{BackendFactory, DeviceClass};
 use dflash_core::config::TargetConfig;
 use dflash_core::load::{LoadRequest, Loaded, ModelFiles, ModelSource};
 use dflash_core::models::ModelInfo;
@@ -61,10 +61,17 @@ impl LoadOptions {
 /// # Errors
 /// No backend can be used or runs this model; or whatever reading, pairing and allocating find.
 pub fn load(options: &LoadOptions) -> Result<Loaded> {
+    load_among(&factories(), options)
+}
+
+/// [`load`] with a list of backends that the caller made, the preferred one first.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_among(factories: &[Box<dyn BackendFactory>], options: &LoadOptions) -> Result<Loaded> {
     let files = ModelFiles::open(&options.model)?;
     let info = model_info(&files, files.target_config()?);
-    let factories = factories();
-    let (factory, reason) = pick(&factories, &options.backend, options.device, &info)?;
+    let (factory, reason) = pick(factories, &options.backend, options.device, &info)?;
     factory.load(&LoadRequest {
         target: options.model.clone(),
         draft: options.draft.clone(),

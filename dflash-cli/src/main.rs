@@ -24,6 +24,7 @@ fn main() -> ExitCode {
     let done = match line.command {
         Command::Generate(args) => commands::generate::run(*args, messages),
         Command::Inspect(args) => commands::inspect::run(&args),
+        Command::Compare(args) => commands::compare::run(*args, messages),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -48,28 +48,7 @@ impl GenerateSettings {
         let mut notes = Vec::new();
         let request = request(&args.run)?;
         let load = load_options(&args.model, &mut notes)?;
-        if args.model.require_draft && load.draft.is_none() {
-            let reason = "plain decoding was asked for, or no draft was given";
-            return Err(Error::request("require-draft", reason)
-                .with_hint("give the draft with `--draft REF`"));
-        }
-        if args.model.require_draft && request.block_size == Some(1) {
-            return Err(
-                Error::request("require-draft", "blocks of one row decode plainly")
-                    .with_hint("use `--block-size 2` or more"),
-            );
-        }
-        if load.draft.is_none() {
-            let idle = [
-                ("--draft-window", load.draft_window.is_some()),
-                ("--block-size", request.block_size.is_some()),
-            ];
-            notes.extend(
-                idle.iter()
-                    .filter(|(_, given)| *given)
-                    .map(|(name, _)| format!("`{name}` has no effect without a draft")),
-            );
-        }
+        check_draft(args.model.require_draft, &load, &request, &mut notes)?;
         let (require_draft, ignore_eos, json, verbose) = (
             args.model.require_draft,
             args.run.ignore_eos,
@@ -91,8 +70,41 @@ impl GenerateSettings {
     }
 }
 
+/// Refuses `--require-draft` where none can be used, and notes options that have no effect without one.
+pub(crate) fn check_draft(
+    required: bool,
+    load: &LoadOptions,
+    request: &Request,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    if required && load.draft.is_none() {
+        let reason = "plain decoding was asked for, or no draft was given";
+        return Err(
+            Error::request("require-draft", reason).with_hint("give the draft with `--draft REF`")
+        );
+    }
+    if required && request.block_size == Some(1) {
+        return Err(
+            Error::request("require-draft", "blocks of one row decode plainly")
+                .with_hint("use `--block-size 2` or more"),
+        );
+    }
+    if load.draft.is_none() {
+        let idle = [
+            ("--draft-window", load.draft_window.is_some()),
+            ("--block-size", request.block_size.is_some()),
+        ];
+        notes.extend(
+            idle.iter()
+                .filter(|(_, given)| *given)
+                .map(|(name, _)| format!("`{name}` has no effect without a draft")),
+        );
+    }
+    Ok(())
+}
+
 /// Resolves the models and translates the options of loading.
-fn load_options(args: &ModelArgs, notes: &mut Vec<String>) -> Result<LoadOptions> {
+pub(crate) fn load_options(args: &ModelArgs, notes: &mut Vec<String>) -> Result<LoadOptions> {
     let model = match &args.model {
         Some(reference) => resolve(reference)?,
         None => default_model()?,
@@ -186,7 +198,7 @@ fn default_draft(_model: &ModelSource) -> Option<ModelSource> {
 }
 
 /// The request without its prompt; what does not depend on the model is checked here.
-fn request(args: &RunArgs) -> Result<Request> {
+pub(crate) fn request(args: &RunArgs) -> Result<Request> {
     let sampling = Sampling {
         temperature: args.temperature,
         top_k: args.top_k,
@@ -261,7 +273,7 @@ fn prompt(args: GenerateArgs) -> Result<Prompt> {
     })
 }
 
-fn token_ids(list: &str) -> Result<Vec<u32>> {
+pub(crate) fn token_ids(list: &str) -> Result<Vec<u32>> {
     if list.trim().is_empty() {
         return Err(Error::request(
             "prompt-ids",

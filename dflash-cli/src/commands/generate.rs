@@ -2,9 +2,9 @@
 
 mod interrupt;
 mod json;
-mod prompt;
+pub(super) mod prompt;
 mod trace;
-mod verbose;
+pub(super) mod verbose;
 mod view;
 
 use dflash::{Engine, Loaded, Report, Request, Step};

@@ -108,8 +108,11 @@ impl<B: Backend> Backend for RowNoise<B> {
         self.exactness
     }
 
+    fn name(&self) -> &'static str {
+        "row-noise"
+    }
+
     pass! {
-        name() -> &'static str;
         device() -> &'static str;
         dtype() -> DType;
         implementation(op: Op) -> Implementation;

@@ -9,7 +9,7 @@ use crate::settings::Prompt;
 ///
 /// A model without a chat template gets the text as it is, with a note, unless something was asked
 /// that only a template can do.
-pub(super) fn encode(
+pub(crate) fn encode(
     prompt: Prompt,
     tokenizer: Option<&Tokenizer>,
     notes: &mut Vec<String>,

@@ -8,7 +8,7 @@ use crate::commands::words;
 use crate::output::Messages;
 
 /// Shows the libraries' own events, from warnings (`-v`) to debugging (`-vv`).
-pub(super) fn subscribe(level: u8) {
+pub(crate) fn subscribe(level: u8) {
     let filter = match level {
         0 => return,
         1 => "warn",
@@ -23,7 +23,7 @@ pub(super) fn subscribe(level: u8) {
 }
 
 /// The models, their caches and operations, and what is asked of them.
-pub(super) fn loaded(messages: Messages, report: &LoadReport, request: &Request) {
+pub(crate) fn loaded(messages: Messages, report: &LoadReport, request: &Request) {
     let LoadReport {
         backend,
         device,
