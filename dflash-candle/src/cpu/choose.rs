@@ -121,15 +121,14 @@ pub(super) fn draw(
         return host::draw(logits, vocab, picked, rule);
     }
     host::draw_with(logits, vocab, picked, |_, row, _| {
-        let best = kernels::argmax(cpu, row);
-        best.finite.then(|| {
-            let second = kernels::top_k(cpu, row, 2)
-                .get(1)
-                .map_or(f32::NEG_INFINITY, |s| s.1);
-            Choice {
-                id: best.id,
-                margin: best.value - second,
-            }
+        if !kernels::all_finite(cpu, row) {
+            return None;
+        }
+        let best = kernels::top_k(cpu, row, 2);
+        let second = best.get(1).map_or(f32::NEG_INFINITY, |second| second.1);
+        best.first().map(|best| Choice {
+            id: best.0,
+            margin: best.1 - second,
         })
     })
 }

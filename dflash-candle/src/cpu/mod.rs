@@ -11,13 +11,13 @@ mod recurrent;
 mod view;
 mod weight;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
 use candle_core::{D, Tensor};
 use dflash_core::backend::fallback;
-use dflash_core::backend::host::{HostKv, HostRope};
+use dflash_core::backend::host::{HostKv, HostRope, RopeCache};
 use dflash_core::backend::{
     Backend, Block, DeltaParams, Drafted, Exactness, Implementation, KvShape, MoeParams, Op,
     PathRule, RopeSpec, Unary, Visibility,
@@ -31,11 +31,12 @@ pub use self::weight::{CpuExperts, CpuWeight};
 use crate::kernels::cpu as kernels;
 use crate::kernels::cpu::{Cpu, MAX_KEY_DIM};
 
-/// Candle on the processor; clones share threads and the read-back counter.
+/// Candle on the processor; clones share threads, rope angles and the read-back counter.
 #[derive(Debug, Clone)]
 pub struct CandleCpu {
     cpu: Rc<Cpu>,
     readbacks: Rc<Cell<u64>>,
+    ropes: Rc<RefCell<RopeCache>>,
 }
 
 impl CandleCpu {
@@ -48,6 +49,7 @@ impl CandleCpu {
         Self {
             cpu: Rc::new(cpu),
             readbacks: Rc::default(),
+            ropes: Rc::default(),
         }
     }
 
@@ -64,12 +66,12 @@ fn in_place(op: &'static str, t: &Tensor, function: impl FnOnce(&mut [f32])) -> 
     tensor(op, data, t.dims())
 }
 
-/// A function of two tensors of one shape, or Candle's broadcasting one.
+/// A kernel on two tensors of one shape, or Candle's broadcasting operation.
 fn pairwise(
     op: &'static str,
     a: &Tensor,
     b: &Tensor,
-    function: impl Fn(f32, f32) -> f32,
+    kernel: impl FnOnce(&[f32], &[f32]) -> Vec<f32>,
     broadcast: impl FnOnce(&Tensor, &Tensor) -> candle_core::Result<Tensor>,
 ) -> Result<Tensor> {
     if a.dims() != b.dims() {
@@ -77,13 +79,7 @@ fn pairwise(
     }
     let (a, b) = (dense(op, a)?, dense(op, b)?);
     let (x, y) = (view(&a), view(&b));
-    let data = x
-        .dense(op)?
-        .iter()
-        .zip(y.dense(op)?)
-        .map(|(x, y)| function(*x, *y))
-        .collect();
-    tensor(op, data, a.dims())
+    tensor(op, kernel(x.dense(op)?, y.dense(op)?), a.dims())
 }
 
 impl Backend for CandleCpu {
@@ -194,11 +190,13 @@ impl Backend for CandleCpu {
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        pairwise("add", a, b, |x, y| x + y, Tensor::broadcast_add)
+        let kernel = |x: &[f32], y: &[f32]| kernels::add(&self.cpu, x, y);
+        pairwise("add", a, b, kernel, Tensor::broadcast_add)
     }
 
     fn mul(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        pairwise("mul", a, b, |x, y| x * y, Tensor::broadcast_mul)
+        let kernel = |x: &[f32], y: &[f32]| kernels::mul(&self.cpu, x, y);
+        pairwise("mul", a, b, kernel, Tensor::broadcast_mul)
     }
 
     fn affine(&self, a: &Tensor, factor: f32, offset: f32) -> Result<Tensor> {
@@ -266,7 +264,7 @@ impl Backend for CandleCpu {
     }
 
     fn rope_angles(&self, spec: &RopeSpec, first: usize, rows: usize) -> Result<HostRope> {
-        HostRope::new(spec, first, rows)
+        self.ropes.borrow_mut().angles(spec, first, rows)
     }
 
     fn norm_rope(

@@ -1,5 +1,7 @@
 //! Convolutions over time with one short kernel per channel.
 
+use std::ops::Range;
+
 use super::isa::Kernel;
 use super::math::{pad, silu};
 use super::simd::{LANES, Simd};
@@ -37,23 +39,17 @@ pub fn short_conv(
         rows.len(),
         "invariant: the output has the shape of the rows"
     );
-    let time = rows.len() / channels;
     let all = Shared::new(out);
     cpu.split(channels, 4 * LANES, rows.len() * (taps + 16), |range| {
-        for t in 0..time {
-            // SAFETY: every channel belongs to one task.
-            let out = unsafe { all.part(t * channels + range.start..t * channels + range.end) };
-            cpu.isa.run(ShortConv {
-                window,
-                rows,
-                kernel,
-                channels,
-                taps,
-                t,
-                start: range.start,
-                out,
-            });
-        }
+        cpu.isa.run(ShortConv {
+            window,
+            rows,
+            kernel,
+            channels,
+            range,
+            // Tasks write disjoint channels of it.
+            out: all,
+        });
     });
 }
 
@@ -62,24 +58,9 @@ struct ShortConv<'a> {
     rows: &'a [f32],
     kernel: &'a [f32],
     channels: usize,
-    taps: usize,
-    t: usize,
-    start: usize,
-    out: &'a mut [f32],
-}
-
-impl ShortConv<'_> {
-    /// The input of tap `j`, from channel `start` on.
-    #[inline(always)]
-    fn input(&self, j: usize) -> &[f32] {
-        let row = self.t + j;
-        let (from, row) = if row < self.taps - 1 {
-            (self.window, row)
-        } else {
-            (self.rows, row + 1 - self.taps)
-        };
-        &from[row * self.channels + self.start..(row + 1) * self.channels]
-    }
+    /// The channels to compute.
+    range: Range<usize>,
+    out: Shared<'a>,
 }
 
 impl Kernel for ShortConv<'_> {
@@ -87,23 +68,34 @@ impl Kernel for ShortConv<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let len = self.out.len();
-        let mut at = 0;
-        while at < len {
-            let width = LANES.min(len - at);
-            let mut acc = s.splat(0.0);
-            for j in 0..self.taps {
-                let x = lanes(s, &self.input(j)[at..at + width]);
-                let k = lanes(
-                    s,
-                    &self.kernel[j * self.channels + self.start + at..][..width],
-                );
-                acc = s.fma(x, k, acc);
+        let channels = self.channels;
+        let before = self.window.len() / channels;
+        let time = self.rows.len() / channels;
+        for at in self.range.clone().step_by(LANES) {
+            let width = LANES.min(self.range.end - at);
+            for t in 0..time {
+                let mut acc = s.splat(0.0);
+                for j in 0..=before {
+                    let row = t + j;
+                    let x = match row.checked_sub(before) {
+                        None => &self.window[row * channels + at..][..width],
+                        Some(row) => &self.rows[row * channels + at..][..width],
+                    };
+                    let k = &self.kernel[j * channels + at..][..width];
+                    acc = s.fma(lanes(s, x), lanes(s, k), acc);
+                }
+                let result = silu(s, acc);
+                // SAFETY: every channel belongs to one task.
+                let out = unsafe { self.out.part(t * channels + at..t * channels + at + width) };
+                match out.first_chunk_mut::<LANES>() {
+                    Some(out) => s.store(out, result),
+                    None => {
+                        let mut padded = [0.0; LANES];
+                        s.store(&mut padded, result);
+                        out.copy_from_slice(&padded[..width]);
+                    }
+                }
             }
-            let mut result = [0.0; LANES];
-            s.store(&mut result, silu(s, acc));
-            self.out[at..at + width].copy_from_slice(&result[..width]);
-            at += width;
         }
     }
 }
@@ -175,30 +167,54 @@ pub fn dynamic_conv(
         time == 0 || dynamic.len() >= (time - 1) * stride + taps * groups,
         "invariant: dynamic factors of every row"
     );
-    let width = channels / groups;
     let all = Shared::new(out);
     cpu.split(time, 1, y.len() * taps * 2, |rows| {
         for t in rows {
             // SAFETY: every row belongs to one task.
             let out = unsafe { all.part(t * channels..(t + 1) * channels) };
-            out.fill(0.0);
-            for j in 0..taps.min(t + 1) {
-                let row = &y[(t - j) * channels..(t - j + 1) * channels];
-                let factors = &dynamic[t * stride + j * groups..][..groups];
-                let base = &base[j * channels..(j + 1) * channels];
-                for (g, factor) in factors.iter().enumerate() {
-                    let range = g * width..(g + 1) * width;
-                    for ((out, base), y) in out[range.clone()]
-                        .iter_mut()
-                        .zip(&base[range.clone()])
-                        .zip(&row[range])
-                    {
-                        *out += (base + factor) * y;
-                    }
+            cpu.isa.run(DynamicConv {
+                y: &y[..(t + 1) * channels],
+                kernel,
+                t,
+                out,
+            });
+        }
+    });
+}
+
+/// One row of a dynamic convolution.
+struct DynamicConv<'a> {
+    /// The rows up to this one.
+    y: &'a [f32],
+    kernel: DynamicKernel<'a>,
+    t: usize,
+    out: &'a mut [f32],
+}
+
+impl Kernel for DynamicConv<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _s: S) {
+        let Self { y, kernel, t, out } = self;
+        let channels = out.len();
+        let (groups, width) = (kernel.groups, channels / kernel.groups);
+        out.fill(0.0);
+        for j in 0..kernel.taps.min(t + 1) {
+            let row = &y[(t - j) * channels..(t - j + 1) * channels];
+            let factors = &kernel.dynamic[t * kernel.stride + j * groups..][..groups];
+            let base = &kernel.base[j * channels..(j + 1) * channels];
+            let parts = out
+                .chunks_exact_mut(width)
+                .zip(base.chunks_exact(width))
+                .zip(row.chunks_exact(width));
+            for (((out, base), y), factor) in parts.zip(factors) {
+                for ((out, base), y) in out.iter_mut().zip(base).zip(y) {
+                    *out += (base + factor) * y;
                 }
             }
         }
-    });
+    }
 }
 
 #[cfg(test)]

@@ -121,18 +121,29 @@ pub fn linear_many(cpu: &Cpu, x: &[f32], rows: usize, products: &mut [Product<'_
             "invariant: products of one input share its width"
         );
     }
+    let outputs: Vec<usize> = products.iter().map(|p| p.weight.outputs).collect();
+    let cost = rows * inner * outputs.iter().sum::<usize>();
     let packing = Packing::of(products.iter().map(|p| p.weight));
-    with_scratch(packing.size(rows, inner), |scratch| {
-        let packed = packing.pack(cpu, x, rows, inner, scratch);
-        let parts: Vec<Part<'_>> = products
-            .iter_mut()
-            .map(|p| Part::new(packed.of(p.weight), rows, p.weight, p.bias, p.out))
-            .collect();
-        let outputs: Vec<usize> = parts.iter().map(|p| p.weight.outputs).collect();
-        let cost = rows * inner * outputs.iter().sum::<usize>();
+    packing.with_input(cpu, x, rows, inner, cost, |input| {
+        let mut places: Vec<(Matrix<'_>, Option<&[f32]>, Shared<'_>)> = Vec::new();
+        for product in products.iter_mut() {
+            assert_eq!(
+                product.out.len(),
+                rows * product.weight.outputs,
+                "invariant: a product's output holds whole rows"
+            );
+            places.push((product.weight, product.bias, Shared::new(product.out)));
+        }
         split_columns(cpu, &outputs, cost, |i, range| {
-            // SAFETY: tasks have disjoint column ranges.
-            unsafe { parts[i].compute(cpu.isa, range) };
+            let (weight, bias, out) = places[i];
+            input.packed_for(cpu.isa, weight, |x| {
+                let part = Part {
+                    operand: Operand::new(x, rows, weight, bias),
+                    out,
+                };
+                // SAFETY: tasks have disjoint column ranges.
+                unsafe { part.compute(cpu.isa, range) };
+            });
         });
     });
 }
@@ -155,24 +166,34 @@ pub fn glu(
         (up.inner, up.outputs),
         "invariant: gate and up have one shape"
     );
-    let packing = Packing::of([gate, up]);
-    let size = packing.size(rows, gate.inner);
-    with_scratch(size + rows * up.outputs, |scratch| {
-        let (scratch, ups) = scratch.split_at_mut(size);
-        let packed = packing.pack(cpu, x, rows, gate.inner, scratch);
-        let pair = GluPart {
-            gate: Part::new(packed.of(gate), rows, gate, None, out),
-            up: Part::new(packed.of(up), rows, up, None, &mut ups[..rows * up.outputs]),
-        };
-        split_columns(
-            cpu,
-            &[gate.outputs],
-            2 * rows * gate.inner * gate.outputs,
-            |_, range| {
+    assert_eq!(
+        out.len(),
+        rows * gate.outputs,
+        "invariant: a product's output holds whole rows"
+    );
+    let out = Shared::new(out);
+    let cost = 2 * rows * gate.inner * gate.outputs;
+    Packing::of([gate, up]).with_input(cpu, x, rows, gate.inner, cost, |input| {
+        split_columns(cpu, &[gate.outputs], cost, |_, range| {
+            let compute = |gate_x: &[f32], up_x: &[f32]| {
+                let pair = GluPart {
+                    gate: Part {
+                        operand: Operand::new(gate_x, rows, gate, None),
+                        out,
+                    },
+                    up: Operand::new(up_x, rows, up, None),
+                };
                 // SAFETY: tasks have disjoint column ranges.
-                unsafe { pair.compute(cpu.isa, act, range) };
-            },
-        );
+                unsafe { pair.compute(cpu.isa, act, range.clone()) };
+            };
+            input.packed_for(cpu.isa, gate, |gate_x| {
+                if up.interleaved() == gate.interleaved() {
+                    compute(gate_x, gate_x);
+                } else {
+                    input.packed_for(cpu.isa, up, |up_x| compute(gate_x, up_x));
+                }
+            });
+        });
     });
 }
 
@@ -230,6 +251,34 @@ impl Packing {
         rows * packed_len(inner) * (usize::from(self.interleaved) + usize::from(self.plain))
     }
 
+    /// Calls `work` with the input of products that cost that many multiply-adds.
+    fn with_input(
+        self,
+        cpu: &Cpu,
+        x: &[f32],
+        rows: usize,
+        inner: usize,
+        cost: usize,
+        work: impl FnOnce(&Input<'_>),
+    ) {
+        assert_eq!(
+            x.len(),
+            rows * inner,
+            "invariant: an input holds whole rows"
+        );
+        let size = self.size(rows, inner);
+        let own = cpu.tasks(cost) > 1 && size <= OWN_PACKING;
+        with_scratch(if own { 0 } else { size }, |scratch| {
+            let packed = (!own).then(|| self.pack(cpu, x, rows, inner, scratch));
+            work(&Input {
+                x,
+                rows,
+                inner,
+                packed,
+            });
+        });
+    }
+
     pub(crate) fn pack<'p>(
         self,
         cpu: &Cpu,
@@ -247,6 +296,39 @@ impl Packing {
             pack(cpu, x, rows, inner, false, plain);
         }
         Packed { interleaved, plain }
+    }
+}
+
+/// Packed numbers up to which every task packs the rows for itself. Rows that one thread packs for
+/// another travel twice between their caches, which costs more than packing them.
+const OWN_PACKING: usize = 16 * 1024;
+
+/// An input of products, packed or to be packed by each task.
+struct Input<'p> {
+    x: &'p [f32],
+    rows: usize,
+    inner: usize,
+    packed: Option<Packed<'p>>,
+}
+
+impl Input<'_> {
+    /// Calls `work` with the packed rows that a weight needs.
+    fn packed_for(&self, isa: Isa, weight: Matrix<'_>, work: impl FnOnce(&[f32])) {
+        if let Some(packed) = &self.packed {
+            return work(packed.of(weight));
+        }
+        with_scratch(self.rows * packed_len(self.inner), |packed| {
+            let rows = self.x.chunks_exact(self.inner.max(1));
+            let places = packed.chunks_exact_mut(packed_len(self.inner).max(1));
+            for (row, packed) in rows.zip(places) {
+                isa.run(Pack {
+                    row,
+                    interleaved: weight.interleaved(),
+                    packed,
+                });
+            }
+            work(packed);
+        });
     }
 }
 
@@ -271,8 +353,11 @@ impl<'p> Packed<'p> {
 /// Two products of one input whose results are combined.
 pub(crate) struct GluPart<'a> {
     pub(crate) gate: Part<'a>,
-    pub(crate) up: Part<'a>,
+    pub(crate) up: Operand<'a>,
 }
+
+/// Numbers of a factor that a task computes at a time: they stay in its first-level cache.
+const FACTOR_NUMBERS: usize = 4096;
 
 impl GluPart<'_> {
     /// Computes some of the columns of `act(gate) · up` into the gate's output.
@@ -280,20 +365,27 @@ impl GluPart<'_> {
     /// # Safety
     /// As for [`Part::compute`].
     pub(crate) unsafe fn compute(&self, isa: Isa, act: Activation, range: Range<usize>) {
-        let width = self.gate.weight.outputs;
-        // SAFETY: the caller's word covers both products' columns.
-        unsafe {
-            self.gate.compute(isa, range.clone());
-            self.up.compute(isa, range.clone());
-            for row in 0..self.gate.rows {
-                let columns = row * width + range.start..row * width + range.end;
-                glu_here(
-                    isa,
-                    act,
-                    self.gate.out.part(columns.clone()),
-                    self.up.out.part(columns),
-                );
-            }
+        let (rows, width) = (self.up.rows, self.up.weight.outputs);
+        if rows == 0 {
+            return;
+        }
+        let step = (FACTOR_NUMBERS / rows).next_multiple_of(8 * COLUMN_GRANULE);
+        for start in range.clone().step_by(step) {
+            let columns = start..(start + step).min(range.end);
+            let count = columns.len();
+            with_scratch(rows * count, |ups| {
+                // SAFETY: the scratch memory holds `count` results of each row and belongs to this
+                // thread; the caller's word covers the gate's columns.
+                unsafe {
+                    self.up
+                        .compute(isa, columns.clone(), ups.as_mut_ptr(), count);
+                    self.gate.compute(isa, columns.clone());
+                    for (row, ups) in ups.chunks_exact(count).take(rows).enumerate() {
+                        let at = row * width + columns.start;
+                        glu_here(isa, act, self.gate.out.part(at..at + count), ups);
+                    }
+                }
+            });
         }
     }
 }
@@ -332,12 +424,85 @@ pub(crate) fn pack(
     });
 }
 
-/// A product with its packed input, ready to be computed in column ranges.
-pub(crate) struct Part<'a> {
+/// A product's packed input and weights, ready to be computed in column ranges.
+pub(crate) struct Operand<'a> {
     x: &'a [f32],
     rows: usize,
     pub(crate) weight: Matrix<'a>,
     bias: Option<&'a [f32]>,
+}
+
+impl<'a> Operand<'a> {
+    /// `x` are `rows` packed rows.
+    pub(crate) fn new(
+        x: &'a [f32],
+        rows: usize,
+        weight: Matrix<'a>,
+        bias: Option<&'a [f32]>,
+    ) -> Self {
+        assert!(
+            x.len() >= rows * packed_len(weight.inner),
+            "invariant: packed rows are complete"
+        );
+        if let Some(bias) = bias {
+            assert_eq!(bias.len(), weight.outputs, "invariant: one bias per output");
+        }
+        Self {
+            x,
+            rows,
+            weight,
+            bias,
+        }
+    }
+
+    /// Computes some of the columns; the first one's result of row r goes to `out + r * stride`.
+    ///
+    /// # Safety
+    /// `out` must be writable, by this thread alone, for `range.len()` numbers in each row.
+    unsafe fn compute(&self, isa: Isa, range: Range<usize>, out: *mut f32, stride: usize) {
+        assert!(range.end <= self.weight.outputs, "invariant: columns exist");
+        // SAFETY: the caller's word is passed on.
+        unsafe {
+            match self.weight.dtype {
+                DType::F32 => self.compute_as::<F32>(isa, range, out, stride),
+                DType::Bf16 => self.compute_as::<Bf16>(isa, range, out, stride),
+                DType::F16 => self.compute_as::<F16>(isa, range, out, stride),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`Operand::compute`].
+    unsafe fn compute_as<W: Format>(
+        &self,
+        isa: Isa,
+        range: Range<usize>,
+        out: *mut f32,
+        stride: usize,
+    ) {
+        if self.rows <= 2 {
+            isa.run(Columns::<W, true> {
+                operand: self,
+                range,
+                out,
+                stride,
+                format: PhantomData,
+            });
+        } else {
+            isa.run(Columns::<W, false> {
+                operand: self,
+                range,
+                out,
+                stride,
+                format: PhantomData,
+            });
+        }
+    }
+}
+
+/// A product with the place of its results.
+pub(crate) struct Part<'a> {
+    operand: Operand<'a>,
     out: Shared<'a>,
 }
 
@@ -350,23 +515,13 @@ impl<'a> Part<'a> {
         bias: Option<&'a [f32]>,
         out: &'a mut [f32],
     ) -> Self {
-        assert!(
-            x.len() >= rows * packed_len(weight.inner),
-            "invariant: packed rows are complete"
-        );
         assert_eq!(
             out.len(),
             rows * weight.outputs,
             "invariant: a product's output holds whole rows"
         );
-        if let Some(bias) = bias {
-            assert_eq!(bias.len(), weight.outputs, "invariant: one bias per output");
-        }
         Self {
-            x,
-            rows,
-            weight,
-            bias,
+            operand: Operand::new(x, rows, weight, bias),
             out: Shared::new(out),
         }
     }
@@ -377,35 +532,30 @@ impl<'a> Part<'a> {
     /// Calls with overlapping ranges must not run at the same time, and nothing else may use those
     /// results meanwhile.
     pub(crate) unsafe fn compute(&self, isa: Isa, range: Range<usize>) {
-        assert!(range.end <= self.weight.outputs, "invariant: columns exist");
-        match self.weight.dtype {
-            DType::F32 => self.compute_as::<F32>(isa, range),
-            DType::Bf16 => self.compute_as::<Bf16>(isa, range),
-            DType::F16 => self.compute_as::<F16>(isa, range),
+        let outputs = self.operand.weight.outputs;
+        assert!(
+            range.start <= range.end && range.end <= outputs,
+            "invariant: columns exist"
+        );
+        if self.operand.rows == 0 {
+            return;
         }
-    }
-
-    fn compute_as<W: Format>(&self, isa: Isa, range: Range<usize>) {
-        if self.rows <= 2 {
-            isa.run(Columns::<W, true> {
-                part: self,
-                range,
-                format: PhantomData,
-            });
-        } else {
-            isa.run(Columns::<W, false> {
-                part: self,
-                range,
-                format: PhantomData,
-            });
+        // SAFETY: `out` holds `outputs` results of every row, and the caller vouches for these
+        // columns of them.
+        unsafe {
+            let out = self.out.start.add(range.start);
+            self.operand.compute(isa, range, out, outputs);
         }
     }
 }
 
 /// The kernel that computes a column range of a product.
 struct Columns<'p, 'a, W, const NARROW: bool> {
-    part: &'p Part<'a>,
+    operand: &'p Operand<'a>,
     range: Range<usize>,
+    /// Where the first row's results go, and the distance to the next row's.
+    out: *mut f32,
+    stride: usize,
     format: PhantomData<W>,
 }
 
@@ -414,13 +564,12 @@ impl<W: Format, const NARROW: bool> Kernel for Columns<'_, '_, W, NARROW> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Part {
+        let Operand {
             x,
             rows,
             weight,
             bias,
-            out,
-        } = *self.part;
+        } = *self.operand;
         let weights = weight.rows(self.range.clone());
         let bias = bias.map(|b| &b[self.range.clone()]);
         let stride = packed_len(weight.inner);
@@ -434,12 +583,12 @@ impl<W: Format, const NARROW: bool> Kernel for Columns<'_, '_, W, NARROW> {
                 w_stride: weight.inner * W::BYTES,
                 inner: weight.inner,
                 bias,
-                // SAFETY: `row` and the range lie inside the output, checked by `Part`.
-                out: unsafe { out.start.add(row * weight.outputs + self.range.start) },
-                out_stride: weight.outputs,
+                // SAFETY: `Operand::compute` has the caller's word for every row's results.
+                out: unsafe { self.out.add(row * self.stride) },
+                out_stride: self.stride,
             };
-            // SAFETY: `Part` checked the sizes of input, weights, bias and output; `Part::compute` has
-            // the caller's word that nobody else touches these columns.
+            // SAFETY: `Operand` checked the sizes of input, weights and bias; the results are
+            // writable by this thread alone, says the caller of `Operand::compute`.
             unsafe { block::<S, W, NARROW>(s, at, count, self.range.len()) };
             row += count;
         }

@@ -130,6 +130,46 @@ functions! {
     Binary TimesSigmoid(a, b) = |s| s.mul(a, sigmoid(s, b));
 }
 
+/// `x + y`, elementwise.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn add(cpu: &Cpu, x: &[f32], y: &[f32]) -> Vec<f32> {
+    assert_eq!(x.len(), y.len(), "invariant: a number for each");
+    cpu.isa.run(Sums(x, y))
+}
+
+/// `x · y`, elementwise.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn mul(cpu: &Cpu, x: &[f32], y: &[f32]) -> Vec<f32> {
+    assert_eq!(x.len(), y.len(), "invariant: a number for each");
+    cpu.isa.run(Products(x, y))
+}
+
+struct Sums<'a>(&'a [f32], &'a [f32]);
+
+impl Kernel for Sums<'_> {
+    type Out = Vec<f32>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _s: S) -> Vec<f32> {
+        self.0.iter().zip(self.1).map(|(x, y)| x + y).collect()
+    }
+}
+
+struct Products<'a>(&'a [f32], &'a [f32]);
+
+impl Kernel for Products<'_> {
+    type Out = Vec<f32>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _s: S) -> Vec<f32> {
+        self.0.iter().zip(self.1).map(|(x, y)| x * y).collect()
+    }
+}
+
 struct Map<'a, F>(&'a mut [f32], PhantomData<F>);
 
 impl<F: Unary> Kernel for Map<'_, F> {
@@ -275,6 +315,21 @@ mod tests {
         let e = expected.abs().max(f64::from(f32::MIN_POSITIVE));
         let unit = 2.0_f64.powi(e.log2().floor() as i32 - 23);
         (f64::from(found) - expected).abs() / unit
+    }
+
+    #[test]
+    fn sums_and_products_are_elementwise() {
+        for cpu in single() {
+            let mut numbers = Numbers::new(5);
+            for len in [0, 1, 15, 16, 100] {
+                let (x, y) = (numbers.vec(len), numbers.vec(len));
+                let each = |f: fn(f32, f32) -> f32| -> Vec<f32> {
+                    x.iter().zip(&y).map(|(x, y)| f(*x, *y)).collect()
+                };
+                assert_eq!(add(&cpu, &x, &y), each(|x, y| x + y));
+                assert_eq!(mul(&cpu, &x, &y), each(|x, y| x * y));
+            }
+        }
     }
 
     fn inputs() -> Vec<f32> {

@@ -38,8 +38,8 @@ pub use gated_delta::{GatedDelta, GatedDeltaRows, MAX_KEY_DIM, gated_delta};
 pub use isa::Isa;
 pub use linear::{Matrix, Product, glu, linear, linear_many};
 pub use math::{
-    Activation, exp_in_place, gelu_in_place, glu_in_place, sigmoid_gate_in_place, sigmoid_in_place,
-    silu_in_place, softplus, tanh_in_place,
+    Activation, add, exp_in_place, gelu_in_place, glu_in_place, mul, sigmoid_gate_in_place,
+    sigmoid_in_place, silu_in_place, softplus, tanh_in_place,
 };
 pub use moe::{Expert, Routes, moe};
 pub use norm::{gated_rms_norm, rms_norm};

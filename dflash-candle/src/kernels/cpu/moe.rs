@@ -4,7 +4,7 @@
 //! chose it. The results are then added row by row, in the order in which that row lists its
 //! experts; what other rows chose has no influence.
 
-use super::linear::{GluPart, Matrix, Packing, Part, split_columns};
+use super::linear::{GluPart, Matrix, Operand, Packing, Part, split_columns};
 use super::math::Activation;
 use super::scratch::with_scratch;
 use super::{Cpu, Shared};
@@ -89,7 +89,6 @@ pub fn moe(
         count * hidden,
         into.size(count, hidden),
         count * width,
-        count * width,
         from.size(count, width),
         count * hidden,
     ];
@@ -97,7 +96,7 @@ pub fn moe(
     let sizes = sizes.map(|size| size.next_multiple_of(16));
     with_scratch(sizes.iter().sum(), |scratch| {
         let mut rest = scratch;
-        let [gathered, packed, gates, ups, packed_inner, results] = sizes.map(|size| {
+        let [gathered, packed, gates, packed_inner, results] = sizes.map(|size| {
             let (piece, after) = std::mem::take(&mut rest).split_at_mut(size);
             rest = after;
             piece
@@ -110,7 +109,6 @@ pub fn moe(
         let packed = into.pack(cpu, gathered, count, hidden, packed);
         {
             let mut gates = Pieces(&mut gates[..count * width]);
-            let mut ups = Pieces(&mut ups[..count * width]);
             let mut done = 0;
             let mut parts = Vec::with_capacity(runs.len());
             for (run, expert) in runs.iter().zip(&chosen) {
@@ -125,7 +123,7 @@ pub fn moe(
                         None,
                         gates.take(n * width),
                     ),
-                    up: Part::new(rows_of(expert.up), n, expert.up, None, ups.take(n * width)),
+                    up: Operand::new(rows_of(expert.up), n, expert.up, None),
                 });
                 done += n;
             }

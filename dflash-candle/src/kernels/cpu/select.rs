@@ -20,9 +20,11 @@ pub struct Best {
 /// Finds the largest number.
 pub fn argmax(cpu: &Cpu, row: &[f32]) -> Best {
     let (value, finite) = cpu.isa.run(Largest(row));
-    let id = row.iter().position(|x| *x == value).unwrap_or(0);
+    // Nothing is larger than the largest, so the part that holds it is the first that reaches it.
+    let part = cpu.isa.run(Reaching { row, value });
+    let id = row[part..].iter().position(|x| *x == value);
     Best {
-        id: id as u32,
+        id: id.map_or(0, |id| (part + id) as u32),
         value,
         finite,
     }
@@ -41,26 +43,93 @@ pub fn top_k(cpu: &Cpu, row: &[f32], k: usize) -> Vec<(u32, f32)> {
     if k == 0 {
         return best;
     }
-    for (i, part) in row.chunks(PART).enumerate() {
-        // A later number has to be larger than the last one kept, not equal, to get in.
-        let full = best.len() == k;
-        if full && cpu.isa.run(Largest(part)).0 <= best[k - 1].1 {
-            continue;
+    // Smaller numbers are not among the best; nearly all are smaller.
+    let mut least = match GROUPS.checked_sub(k) {
+        Some(rank) if row.len() >= GROUPS => {
+            let mut largest = cpu.isa.run(GroupMaxima(row));
+            *largest.select_nth_unstable_by(rank, f32::total_cmp).1
         }
-        for (j, x) in part.iter().enumerate() {
-            let enters = !x.is_nan() && (best.len() < k || *x > best[k - 1].1);
+        _ => f32::NEG_INFINITY,
+    };
+    let mut start = 0;
+    while start < row.len() {
+        let rest = &row[start..];
+        start += cpu.isa.run(Reaching {
+            row: rest,
+            value: least,
+        });
+        let end = (start + PART).min(row.len());
+        for (i, x) in row[start..end].iter().enumerate() {
+            // A later number has to be larger than the last one kept, not equal, to get in.
+            let full = best.len() == k;
+            let enters = *x >= least && !(full && *x <= best[k - 1].1);
             if enters {
                 let at = best.partition_point(|b| b.1 >= *x);
-                best.insert(at, ((i * PART + j) as u32, *x));
+                best.insert(at, ((start + i) as u32, *x));
                 best.truncate(k);
             }
         }
+        if best.len() == k {
+            least = best[k - 1].1;
+        }
+        start = end;
     }
     best
 }
 
-/// Numbers that [`top_k`] dismisses at once.
-const PART: usize = 16 * LANES;
+/// Numbers that a search dismisses at once.
+const PART: usize = LANES;
+/// Groups of numbers whose largest are compared first.
+const GROUPS: usize = 4 * LANES;
+
+/// The largest number of each of 64 groups that share out a row: as many numbers are at least as
+/// large as the k-th largest of them.
+struct GroupMaxima<'a>(&'a [f32]);
+
+impl Kernel for GroupMaxima<'_> {
+    type Out = [f32; GROUPS];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> [f32; GROUPS] {
+        let mut max = [s.splat(f32::NEG_INFINITY); 4];
+        for part in self.0.as_chunks::<GROUPS>().0 {
+            let (vectors, _) = part.as_chunks::<LANES>();
+            for i in 0..4 {
+                // NaN in the first place gives the second.
+                max[i] = s.max(s.load(&vectors[i]), max[i]);
+            }
+        }
+        let mut all = [0.0; GROUPS];
+        for (lanes, max) in all.as_chunks_mut::<LANES>().0.iter_mut().zip(max) {
+            s.store(lanes, max);
+        }
+        all
+    }
+}
+
+/// Where the first part of a row begins that holds a number not below a value; the row's length if none does.
+struct Reaching<'a> {
+    row: &'a [f32],
+    value: f32,
+}
+
+impl Kernel for Reaching<'_> {
+    type Out = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _s: S) -> usize {
+        for (i, part) in self.row.chunks(PART).enumerate() {
+            let mut reached = false;
+            for x in part {
+                reached |= *x >= self.value;
+            }
+            if reached {
+                return i * PART;
+            }
+        }
+        self.row.len()
+    }
+}
 
 /// The largest number, and whether all are finite.
 struct Largest<'a>(&'a [f32]);

@@ -197,8 +197,14 @@ unsafe fn column_run<S: Simd, W: Format, const NARROW: bool, const C: usize>(
         }
     }
     let mut row = 0;
-    // SAFETY: in every call `row + R <= rows`.
+    // SAFETY: in every call `row + R <= rows`, and both pairs lie inside the four columns.
     unsafe {
+        // Twice as many rows by half as many columns: each weight is widened once for eight rows.
+        while !NARROW && S::TILE_ROWS >= 4 && C == 4 && rows - row >= 8 {
+            tile::<S, W, 8, 2>(s, at, row, col, &tails[..2]);
+            tile::<S, W, 8, 2>(s, at, row, col + 2, &tails[2..]);
+            row += 8;
+        }
         while !NARROW && S::TILE_ROWS >= 4 && rows - row >= 4 {
             tile::<S, W, 4, C>(s, at, row, col, &tails);
             row += 4;
@@ -228,7 +234,7 @@ unsafe fn tile<S: Simd, W: Format, const R: usize, const C: usize>(
     at: Operands<'_>,
     row: usize,
     col: usize,
-    tails: &[[u8; 4 * STEP]; C],
+    tails: &[[u8; 4 * STEP]],
 ) {
     let stride = packed_len(at.inner);
     let row_bytes = at.w_stride;
@@ -268,6 +274,14 @@ unsafe fn tile<S: Simd, W: Format, const R: usize, const C: usize>(
         let sums = s.sum16(std::array::from_fn(|r| std::array::from_fn(|c| acc[r][c])));
         for r in 0..R {
             all[r].copy_from_slice(&sums[r]);
+        }
+    } else if R == 8 && C == 2 {
+        // Two rows of two columns each take a row of the sixteen.
+        let sums = s.sum16(std::array::from_fn(|i| {
+            std::array::from_fn(|j| acc[2 * i + j / 2][j % 2])
+        }));
+        for r in 0..R {
+            all[r].copy_from_slice(&sums[r / 2][r % 2 * 2..][..2]);
         }
     } else {
         for r in 0..R {

@@ -2,6 +2,8 @@
 
 mod kv;
 mod rope;
+mod rope_cache;
 
 pub use kv::HostKv;
 pub use rope::HostRope;
+pub use rope_cache::RopeCache;

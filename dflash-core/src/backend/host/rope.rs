@@ -40,6 +40,16 @@ impl HostRope {
         })
     }
 
+    /// From numbers `[rows, dims / 2]` that [`HostRope::new`] made.
+    pub(super) fn from_parts(cos: Vec<f32>, sin: Vec<f32>, rows: usize, dims: usize) -> Self {
+        Self {
+            cos: cos.into(),
+            sin: sin.into(),
+            rows,
+            dims,
+        }
+    }
+
     /// Cosines, `[rows, dims / 2]`.
     pub fn cos(&self) -> &[f32] {
         &self.cos
