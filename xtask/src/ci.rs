@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::shell::{Line, spoken};
-use crate::{licences, proofs, smoke, tidy};
+use crate::{compare, licences, proofs, smoke, tidy};
 
 /// The kinds of steps, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -25,6 +25,8 @@ pub(crate) enum Group {
     Test,
     /// The released program says something
     Smoke,
+    /// The backends agree
+    Compare,
 }
 
 /// Which steps to run.
@@ -81,6 +83,7 @@ enum Work {
     Proofs,
     Licences,
     Smoke,
+    Compare,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +107,7 @@ impl Step {
             Work::Tidy => "cargo xtask tidy".to_owned(),
             Work::Proofs | Work::Licences => "cargo xtask ci --only tree".to_owned(),
             Work::Smoke => "cargo xtask ci --only smoke".to_owned(),
+            Work::Compare => "cargo xtask compare".to_owned(),
         }
     }
 
@@ -115,6 +119,7 @@ impl Step {
             Work::Proofs => "what the crates may depend on",
             Work::Licences => "licences of all dependencies",
             Work::Smoke => "the released program",
+            Work::Compare => "backends against each other",
         }
     }
 
@@ -125,6 +130,7 @@ impl Step {
             Work::Proofs => proofs::run(),
             Work::Licences => licences::run(),
             Work::Smoke => smoke::run(),
+            Work::Compare => compare::run(&compare::Options::default()),
         }
     }
 }
@@ -171,6 +177,10 @@ fn steps() -> Vec<Step> {
         group: Group::Smoke,
         work: Work::Smoke,
     });
+    steps.push(Step {
+        group: Group::Compare,
+        work: Work::Compare,
+    });
     steps
 }
 
@@ -186,7 +196,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(!steps.is_empty(), "these options leave no step to run");
     if options.list {
         for step in &steps {
-            println!("{:6}  {}", name(step.group), step.repeat());
+            println!("{:7}  {}", name(step.group), step.repeat());
         }
         return Ok(());
     }
@@ -215,10 +225,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     println!();
     for (group, time) in &times {
-        println!("{:6}  {:>12}", name(*group), spoken(*time));
+        println!("{:7}  {:>12}", name(*group), spoken(*time));
     }
     println!(
-        "{:6}  {:>12}",
+        "{:7}  {:>12}",
         "all",
         spoken(times.iter().map(|(_, time)| *time).sum())
     );

@@ -4,6 +4,7 @@
 //! Tasks start other programs and print what they start; what they check lives in the crates.
 
 mod ci;
+mod compare;
 mod fuzz;
 mod licences;
 mod proofs;
@@ -35,9 +36,16 @@ enum Task {
     Tidy,
     /// Run the test suite
     Test,
+    /// Compare the backends on the recorded models and the embedded pair
+    Compare(compare::Options),
+    /// Print the parity report: one row against several, per operation and model
+    Parity,
     /// Throw random and damaged files at every reader
     Fuzz(fuzz::Options),
 }
+
+/// The tests that measure parity print what they measured.
+const PARITY: &str = "cargo test --locked --profile ci -p dflash-core -p dflash-candle --features dflash-core/text,dflash-core/testing,dflash-candle/testing --test parity -- --nocapture --test-threads 1";
 
 fn main() -> ExitCode {
     match run(CommandLine::parse().task) {
@@ -55,6 +63,8 @@ fn run(task: Task) -> Result<()> {
         Task::Ci(options) => ci::run(&options),
         Task::Tidy => tidy::run(),
         Task::Test => ci::test(),
+        Task::Compare(options) => compare::run(&options),
+        Task::Parity => shell::Line::new(PARITY).run(),
         Task::Fuzz(options) => fuzz::run(&options),
     }
 }

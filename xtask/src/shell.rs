@@ -58,6 +58,21 @@ impl Line {
         Ok(())
     }
 
+    /// Runs it and returns whether it ended with 0, and its standard output; errors still reach the terminal.
+    ///
+    /// # Errors
+    /// When it cannot start or the output is not text.
+    pub(crate) fn answer(&self) -> Result<(bool, String)> {
+        let output = self
+            .command()?
+            .stderr(Stdio::inherit())
+            .output()
+            .with_context(|| format!("cannot start `{self}`"))?;
+        let text = String::from_utf8(output.stdout)
+            .with_context(|| format!("the output of `{self}` is not UTF-8"))?;
+        Ok((output.status.success(), text))
+    }
+
     /// Runs it and returns its standard output; errors still reach the terminal.
     ///
     /// # Errors

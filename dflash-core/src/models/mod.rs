@@ -14,6 +14,7 @@ mod target;
 pub use decoder::{Borrowed, Decoder};
 pub use info::ModelInfo;
 pub use layer::{Layer, LayerCache};
+pub use rounding::RowDifference;
 pub use state::TargetState;
 pub use target::{Context, LastRow, Pending, Target};
 

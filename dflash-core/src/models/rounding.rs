@@ -14,25 +14,49 @@ const WIDTHS: [usize; 2] = [4, TOKENS];
 /// Other texts and longer ones may round worse than the sample.
 const SAFETY: f32 = 4.0;
 
+/// Logits of one row per pass against several rows per pass.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RowDifference {
+    /// Whether all bits are equal.
+    pub equal: bool,
+    /// The largest difference of a logit; numbers that are not finite are left out.
+    pub absolute: f32,
+    /// The largest logit.
+    pub largest: f32,
+}
+
 impl<B: Backend> Target<B> {
-    /// The largest difference of a logit between one row per pass and several, over a fixed sample of tokens, with a safety factor.
-    /// 0 if rows do not depend on each other. A target that is not finite measures as 0 and fails when it is used.
+    /// What a row's logits may move by with the rows beside it: the largest [`row_difference`](Self::row_difference), with a
+    /// safety factor. A target that is not finite measures as 0 and fails when it is used.
     ///
     /// # Errors
     /// The backend's.
     pub fn row_rounding(&self) -> Result<f32> {
+        Ok(SAFETY * self.row_difference()?.absolute)
+    }
+
+    /// Compares one row per pass with several, over a fixed sample of tokens from an empty state.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn row_difference(&self) -> Result<RowDifference> {
         let alone = self.logits_in_passes(1)?;
-        let mut largest = 0.0f32;
+        let mut found = RowDifference {
+            equal: true,
+            ..RowDifference::default()
+        };
         for width in WIDTHS {
             let together = self.logits_in_passes(width)?;
             for (a, b) in alone.iter().flatten().zip(together.iter().flatten()) {
+                found.equal &= a.to_bits() == b.to_bits();
                 let difference = (a - b).abs();
                 if difference.is_finite() {
-                    largest = largest.max(difference);
+                    found.absolute = found.absolute.max(difference);
+                    found.largest = found.largest.max(a.abs());
                 }
             }
         }
-        Ok(SAFETY * largest)
+        Ok(found)
     }
 
     /// Logits of the sample's rows, from an empty state, in passes of `width` rows.

@@ -14,6 +14,7 @@ pub mod injection;
 pub mod inspect;
 pub mod lossless;
 pub mod nano;
+pub mod parity;
 pub mod record;
 pub mod row_noise;
 pub mod scripted;

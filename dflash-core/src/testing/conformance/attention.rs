@@ -20,6 +20,7 @@ struct Case {
     window: Option<usize>,
     block: Option<BlockRule>,
     layout: Layout,
+    scale: f32,
 }
 
 impl Case {
@@ -33,6 +34,7 @@ impl Case {
         window: None,
         block: None,
         layout: Layout::Contiguous,
+        scale: 0.3,
     };
 
     fn name(&self) -> String {
@@ -95,7 +97,13 @@ impl Case {
         let shape = [1, kv_heads, rows, head_dim];
         let (k, v) = (make.tensor(&shape, layout)?, make.tensor(&shape, layout)?);
         let block = self.block.map(|rule| Block { k: &k, v: &v, rule });
-        Ok(vec![b.attention(&q, &kv, block, 0.3, &self.visible())?])
+        Ok(vec![b.attention(
+            &q,
+            &kv,
+            block,
+            self.scale,
+            &self.visible(),
+        )?])
     }
 }
 
@@ -119,6 +127,23 @@ pub fn attention<B: Backend>(backend: &B) -> Vec<Failure> {
                 ..Case::PLAIN
             });
         }
+    }
+    // Heads of published hybrids: 24 on 4 of 256 features.
+    for (rows, keys, block) in [
+        (1, 70, None),
+        (16, 40, None),
+        (16, 40, Some(BlockRule::Bidirectional)),
+    ] {
+        cases.push(Case {
+            ratio: 6,
+            kv_heads: 4,
+            head_dim: 256,
+            rows,
+            keys,
+            block,
+            scale: 0.0625,
+            ..Case::PLAIN
+        });
     }
     for rule in [BlockRule::Causal, BlockRule::Bidirectional] {
         for (rows, keys) in [(1, 0), (16, 0), (1, 30), (16, 30), (7, 129)] {

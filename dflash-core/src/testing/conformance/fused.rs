@@ -179,7 +179,14 @@ impl<B: Backend> Delta<B> {
 /// Head ratios, rows one by one and many, a zero row, and one call against two.
 pub fn gated_delta<B: Backend>(backend: &B) -> Vec<Failure> {
     let mut j = Judge::new(backend);
-    let sizes = [(1, 1, 8, 8), (2, 4, 32, 16), (1, 3, 32, 8), (2, 2, 64, 32)];
+    // The last has the head sizes of published hybrids.
+    let sizes = [
+        (1, 1, 8, 8),
+        (2, 4, 32, 16),
+        (1, 3, 32, 8),
+        (2, 2, 64, 32),
+        (2, 6, 128, 128),
+    ];
     let heads = sizes.map(|(key_heads, value_heads, key_dim, value_dim)| Heads {
         key_heads,
         value_heads,

@@ -31,7 +31,7 @@ pub use attention::{attention, cache};
 pub use basics::{elementwise, shapes};
 pub use fused::{dynamic_conv, gated_delta, gated_rms_norm, moe, short_conv, swiglu};
 pub use layers::{embedding, linear, norm_rope, rms_norm};
-pub use rows::row_invariance;
+pub use rows::{RowCase, measure_rows, row_invariance};
 pub use tokens::{draw, path_select, propose, readbacks};
 
 use crate::backend::{Backend, Exactness};

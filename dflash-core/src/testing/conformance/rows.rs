@@ -10,29 +10,68 @@ use crate::{DType, Result};
 /// Rows of the largest call.
 const ROWS: usize = 16;
 
+/// How far the rows of one operation are from the same rows in other company.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowCase {
+    /// The operation.
+    pub op: &'static str,
+    /// Shapes and formats of the case.
+    pub case: String,
+    /// The first rows whose bits differ, or the backend's error; `None` if all are bit-equal.
+    pub difference: Option<String>,
+    /// The largest difference as a fraction of the largest magnitude; infinite after an error.
+    pub relative: f32,
+}
+
 /// Compares, bit by bit, rows computed together with the same rows alone and in chunks.
 ///
-/// A backend at the exact level must pass; at the tie-tolerant level this is the measurement.
+/// A backend at the exact level must pass; at the tie-tolerant level [`measure_rows`] tells how far rows are apart.
 pub fn row_invariance<B: Backend>(backend: &B) -> Vec<Failure> {
+    let failed = |case: RowCase| {
+        let (op, name) = (case.op, case.case);
+        case.difference.map(|difference| Failure {
+            op,
+            case: name,
+            difference,
+        })
+    };
+    measure_rows(backend)
+        .into_iter()
+        .filter_map(failed)
+        .collect()
+}
+
+/// Every case of [`row_invariance`] with the difference that it shows.
+pub fn measure_rows<B: Backend>(backend: &B) -> Vec<RowCase> {
     let mut j = Judge::new(backend);
-    products(&mut j);
-    norms(&mut j);
-    attention(&mut j);
-    recurrent(&mut j);
-    j.failures
+    let mut cases = Vec::new();
+    products(&mut j, &mut cases);
+    norms(&mut j, &mut cases);
+    attention(&mut j, &mut cases);
+    recurrent(&mut j, &mut cases);
+    // Inputs that could not be made are cases as well.
+    cases.extend(j.failures.into_iter().map(|f| RowCase {
+        op: f.op,
+        case: f.case,
+        difference: Some(f.difference),
+        relative: f32::INFINITY,
+    }));
+    cases
 }
 
 /// Runs rows `0..ROWS` at once, one by one and in chunks. `run(first, rows)` returns rows on `axis`.
 fn invariant<B: Backend>(
-    j: &mut Judge<'_, B>,
+    b: &B,
+    cases: &mut Vec<RowCase>,
     op: &'static str,
     case: String,
     axis: usize,
     run: impl Fn(usize, usize) -> Result<B::Tensor>,
 ) {
-    let b = j.backend;
+    let mut relative = 0f32;
     let found = attempt(|| {
         let whole = run(0, ROWS)?;
+        let mut first_rows = None;
         for chunk in [1, 3, 8] {
             for first in (0..ROWS).step_by(chunk) {
                 let rows = chunk.min(ROWS - first);
@@ -43,20 +82,34 @@ fn invariant<B: Backend>(
                 let bits =
                     |numbers: &[f32]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                 if bits(&together) != bits(&alone) {
-                    return Ok(Some(format!(
-                        "rows {first} to {} differ from the same rows among {ROWS}",
-                        first + rows
-                    )));
+                    relative = relative.max(apart(&together, &alone));
+                    first_rows.get_or_insert_with(|| {
+                        let end = first + rows;
+                        format!("rows {first} to {end} differ from the same rows among {ROWS}")
+                    });
                 }
             }
         }
-        Ok(None)
+        Ok(first_rows)
     });
-    match found {
-        Ok(None) => {}
-        Ok(Some(difference)) => j.fail(op, case, difference),
-        Err(e) => j.fail(op, case, format!("error: {e}")),
-    }
+    let difference = found.unwrap_or_else(|e| {
+        relative = f32::INFINITY;
+        Some(format!("error: {e}"))
+    });
+    cases.push(RowCase {
+        op,
+        case,
+        difference,
+        relative,
+    });
+}
+
+/// The largest difference as a fraction of the largest magnitude.
+fn apart(a: &[f32], b: &[f32]) -> f32 {
+    let largest = a.iter().fold(0f32, |m, x| m.max(x.abs()));
+    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    let worst = differences.fold(0f32, |m, d| if d.is_nan() { f32::MAX } else { m.max(d) });
+    if worst == 0.0 { 0.0 } else { worst / largest }
 }
 
 /// Builds a case's inputs, or notes why they cannot be built.
@@ -74,7 +127,7 @@ macro_rules! inputs {
     }};
 }
 
-fn products<B: Backend>(j: &mut Judge<'_, B>) {
+fn products<B: Backend>(j: &mut Judge<'_, B>, cases: &mut Vec<RowCase>) {
     let b = j.backend;
     for stored in Stored::PLAIN.into_iter().chain([
         Stored::Affine { bits: 4, group: 64 },
@@ -85,10 +138,10 @@ fn products<B: Backend>(j: &mut Judge<'_, B>) {
             let (gate, up, x) = inputs!(j, "linear", &case, make => {
                 (make.weight(stored, outputs, inputs)?, make.weight(stored, outputs, inputs)?, make.plain(&[1, ROWS, inputs])?)
             });
-            invariant(j, "linear", case.clone(), 1, |first, rows| {
+            invariant(b, cases, "linear", case.clone(), 1, |first, rows| {
                 b.linear(&gate, &b.slice(&x, 1, first, rows)?, None)
             });
-            invariant(j, "swiglu", case, 1, |first, rows| {
+            invariant(b, cases, "swiglu", case, 1, |first, rows| {
                 b.swiglu(&gate, &up, &b.slice(&x, 1, first, rows)?)
             });
         }
@@ -96,7 +149,7 @@ fn products<B: Backend>(j: &mut Judge<'_, B>) {
         let (experts, x, logits) = inputs!(j, "moe", &case, make => {
             (make.experts(stored, 6, 64, 64)?, make.plain(&[1, ROWS, 64])?, make.plain(&[1, ROWS, 6])?)
         });
-        invariant(j, "moe", case, 1, |first, rows| {
+        invariant(b, cases, "moe", case, 1, |first, rows| {
             let part = |t| b.slice(t, 1, first, rows);
             b.moe(
                 &part(&x)?,
@@ -111,13 +164,14 @@ fn products<B: Backend>(j: &mut Judge<'_, B>) {
     }
 }
 
-fn norms<B: Backend>(j: &mut Judge<'_, B>) {
+fn norms<B: Backend>(j: &mut Judge<'_, B>, cases: &mut Vec<RowCase>) {
     let b = j.backend;
     let (x, heads, weight) = inputs!(j, "rms_norm", "rows", make => {
         (make.plain(&[1, ROWS, 96])?, make.plain(&[1, 3, ROWS, 32])?, make.plain(&[32])?)
     });
     invariant(
-        j,
+        b,
+        cases,
         "rms_norm",
         "rows: 96 features".into(),
         1,
@@ -128,17 +182,24 @@ fn norms<B: Backend>(j: &mut Judge<'_, B>) {
         periods: (0..8).map(|i| 10f64.powi(i)).collect(),
         amplitude: 1.0,
     };
-    invariant(j, "norm_rope", "rows: 3 heads".into(), 2, |first, rows| {
-        let angles = b.rope_angles(&spec, 1000 + first, rows)?;
-        b.norm_rope(
-            &b.slice(&heads, 2, first, rows)?,
-            Some((&weight, 1e-6)),
-            &angles,
-        )
-    });
+    invariant(
+        b,
+        cases,
+        "norm_rope",
+        "rows: 3 heads".into(),
+        2,
+        |first, rows| {
+            let angles = b.rope_angles(&spec, 1000 + first, rows)?;
+            b.norm_rope(
+                &b.slice(&heads, 2, first, rows)?,
+                Some((&weight, 1e-6)),
+                &angles,
+            )
+        },
+    );
 }
 
-fn attention<B: Backend>(j: &mut Judge<'_, B>) {
+fn attention<B: Backend>(j: &mut Judge<'_, B>, cases: &mut Vec<RowCase>) {
     let b = j.backend;
     for (ratio, head_dim, before, window) in [
         (1, 32, 0, None),
@@ -155,7 +216,7 @@ fn attention<B: Backend>(j: &mut Judge<'_, B>) {
             (make.plain(&[1, ratio, ROWS, head_dim])?, make.plain(&[1, 1, keys, head_dim])?, make.plain(&[1, 1, keys, head_dim])?)
         });
         // As decoding has it: the cache ends with the newest query's own row.
-        invariant(j, "attention", case.clone(), 2, |first, rows| {
+        invariant(b, cases, "attention", case.clone(), 2, |first, rows| {
             let mut kv = b.kv_new(KvShape { heads: 1, head_dim })?;
             let seen = before + first + rows;
             b.kv_append(
@@ -172,7 +233,8 @@ fn attention<B: Backend>(j: &mut Judge<'_, B>) {
         });
         // A bidirectional block is one call by nature; a causal one is not.
         invariant(
-            j,
+            b,
+            cases,
             "attention",
             format!("{case}, causal block"),
             2,
@@ -209,7 +271,7 @@ fn attention<B: Backend>(j: &mut Judge<'_, B>) {
     }
 }
 
-fn recurrent<B: Backend>(j: &mut Judge<'_, B>) {
+fn recurrent<B: Backend>(j: &mut Judge<'_, B>, cases: &mut Vec<RowCase>) {
     let b = j.backend;
     let heads = Heads {
         key_heads: 2,
@@ -219,7 +281,8 @@ fn recurrent<B: Backend>(j: &mut Judge<'_, B>) {
     };
     let delta = inputs!(j, "gated_delta", "rows", make => Delta::new(&mut make, heads, ROWS, Layout::Contiguous)?);
     invariant(
-        j,
+        b,
+        cases,
         "gated_delta",
         "rows: 2 key heads, 4 value heads".into(),
         1,
@@ -235,19 +298,27 @@ fn recurrent<B: Backend>(j: &mut Judge<'_, B>) {
     let (x, window, kernel) = inputs!(j, "short_conv", "rows", make => {
         (make.plain(&[1, ROWS, 40])?, make.plain(&[1, 3, 40])?, make.plain(&[4, 40])?)
     });
-    invariant(j, "short_conv", "rows: 4 taps".into(), 1, |first, rows| {
-        let all = b.concat(&[&window, &x], 1)?;
-        b.short_conv(
-            &b.slice(&all, 1, first, 3)?,
-            &b.slice(&x, 1, first, rows)?,
-            &kernel,
-        )
-    });
+    invariant(
+        b,
+        cases,
+        "short_conv",
+        "rows: 4 taps".into(),
+        1,
+        |first, rows| {
+            let all = b.concat(&[&window, &x], 1)?;
+            b.short_conv(
+                &b.slice(&all, 1, first, 3)?,
+                &b.slice(&x, 1, first, rows)?,
+                &kernel,
+            )
+        },
+    );
     let (x, gate, weight) = inputs!(j, "gated_rms_norm", "rows", make => {
         (make.plain(&[1, ROWS, 4, 16])?, make.plain(&[1, ROWS, 4, 16])?, make.plain(&[16])?)
     });
     invariant(
-        j,
+        b,
+        cases,
         "gated_rms_norm",
         "rows: 4 heads".into(),
         1,
@@ -263,7 +334,8 @@ fn recurrent<B: Backend>(j: &mut Judge<'_, B>) {
     let stored = Stored::Plain(DType::F32);
     let (weight, ids) = inputs!(j, "embedding", "rows", make => (make.weight(stored, 20, 24)?, (0..16u32).collect::<Vec<_>>()));
     invariant(
-        j,
+        b,
+        cases,
         "embedding",
         "rows: 24 features".into(),
         1,

@@ -82,7 +82,7 @@ pub fn propose<B: Backend>(backend: &B) -> Vec<Failure> {
         Some((1, f32::INFINITY)),
         Some((2, f32::NEG_INFINITY)),
     ];
-    for (slots, vocab) in [(1, 1), (1, 300), (3, 7), (15, 1031)] {
+    for (slots, vocab) in [(1, 1), (1, 300), (3, 7), (15, 1031), (2, 248_320)] {
         let bad = bad.iter().filter(|s| s.is_none_or(|(row, _)| row < slots));
         for (spoiled, coupling) in bad.flat_map(|s| COUPLINGS.map(|c| (*s, c))) {
             for layout in Layout::ALL {
