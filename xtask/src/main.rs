@@ -5,6 +5,7 @@
 
 mod ci;
 mod compare;
+mod fixtures;
 mod fuzz;
 mod licences;
 mod proofs;
@@ -40,6 +41,9 @@ enum Task {
     Compare(compare::Options),
     /// Print the parity report: one row against several, per operation and model
     Parity,
+    /// Make test data
+    #[command(subcommand)]
+    Fixtures(fixtures::Fixture),
     /// Throw random and damaged files at every reader
     Fuzz(fuzz::Options),
 }
@@ -65,6 +69,7 @@ fn run(task: Task) -> Result<()> {
         Task::Test => ci::test(),
         Task::Compare(options) => compare::run(&options),
         Task::Parity => shell::Line::new(PARITY).run(),
+        Task::Fixtures(fixture) => fixtures::run(&fixture),
         Task::Fuzz(options) => fuzz::run(&options),
     }
 }

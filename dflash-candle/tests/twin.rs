@@ -1,0 +1,23 @@
+//! Small shape twins of published pairs on Candle: the head sizes that matter, and the reference's tokens.
+
+use dflash_candle::CandleCpu;
+use dflash_core::backend::reference::Reference;
+use dflash_core::testing::twin::{NAMES, Packing, TwinOptions, check_text, write};
+
+#[test]
+fn twins_run_and_say_what_the_reference_says() {
+    for name in NAMES {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let options = TwinOptions {
+            layers: Some(4),
+            packing: Packing::None,
+            tiny: true,
+            seed: 7,
+        };
+        write(name, &options, scratch.path()).expect("it is written");
+        let (found, tokens) = check_text(&CandleCpu::new(2), scratch.path()).expect("it runs");
+        assert!(found.is_empty(), "{name}: {found:?}");
+        let (_, expected) = check_text(&Reference::new(), scratch.path()).expect("it runs");
+        assert_eq!(tokens, expected, "{name}");
+    }
+}

@@ -1,0 +1,169 @@
+//! How the planned tensors lie in a file: raw names in bf16, or converted names with packed matrices.
+
+use crate::testing::plan::{Around, Plan, Planned};
+
+/// Weights that share a scale.
+pub(super) const GROUP: usize = 64;
+
+/// What the bytes of a tensor are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Kind {
+    /// bf16 numbers.
+    Numbers(Around),
+    /// Random codes, packed into 32-bit words.
+    Codes,
+}
+
+/// A tensor of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Stored {
+    pub(super) name: String,
+    pub(super) shape: Vec<usize>,
+    pub(super) kind: Kind,
+}
+
+impl Stored {
+    fn numbers(name: String, shape: Vec<usize>, fill: Around) -> Self {
+        let kind = Kind::Numbers(fill);
+        Self { name, shape, kind }
+    }
+
+    /// Bytes of one element.
+    pub(super) const fn width(&self) -> usize {
+        match self.kind {
+            Kind::Numbers(_) => 2,
+            Kind::Codes => 4,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.width()
+    }
+}
+
+/// Tensors as planned.
+pub(super) fn plain(plan: Plan) -> Vec<Stored> {
+    let stored = |t: Planned| Stored::numbers(t.name, t.shape, t.fill);
+    plan.tensors.into_iter().map(stored).collect()
+}
+
+/// The part of a name behind the expert's number, and whether it is the first expert's.
+fn expert(name: &str) -> Option<(String, bool, &str)> {
+    let (module, rest) = name.split_once(".experts.")?;
+    let (number, part) = rest.split_once('.')?;
+    Some((module.to_owned(), number == "0", part))
+}
+
+/// How many experts a plan has per layer.
+fn experts(plan: &Plan) -> usize {
+    let gates = plan.tensors.iter().filter_map(|t| expert(&t.name));
+    let mut gates = gates
+        .filter(|(_, _, part)| *part == "gate_proj.weight")
+        .map(|g| g.0);
+    let first = gates.next();
+    first.map_or(0, |first| 1 + gates.filter(|g| *g == first).count())
+}
+
+/// Raw files: hybrids have a nest of their own and, where sparse, all experts of a layer in two tensors.
+pub(super) fn raw(plan: Plan, hybrid: bool) -> Vec<Stored> {
+    let count = experts(&plan);
+    let mut stored = Vec::new();
+    for t in plan.tensors {
+        let name = |name: &str| match name.strip_prefix("model.") {
+            Some(rest) if hybrid => format!("model.language_model.{rest}"),
+            _ => name.to_owned(),
+        };
+        match expert(&t.name) {
+            Some((module, first, part)) if hybrid => {
+                let (fused, rows) = match part {
+                    "up_proj.weight" => ("gate_up_proj", 2 * t.shape[0]),
+                    "down_proj.weight" => ("down_proj", t.shape[0]),
+                    _ => continue,
+                };
+                if first {
+                    let name = name(&format!("{module}.experts.{fused}"));
+                    stored.push(Stored::numbers(name, vec![count, rows, t.shape[1]], t.fill));
+                }
+            }
+            _ => stored.push(Stored::numbers(name(&t.name), t.shape, t.fill)),
+        }
+    }
+    stored
+}
+
+fn converted(name: &str, hybrid: bool) -> String {
+    if hybrid {
+        format!("language_model.{name}")
+    } else {
+        name.to_owned()
+    }
+}
+
+/// Modules that keep 8 bits: the routers.
+pub(super) fn packed_modules(plan: &Plan, hybrid: bool) -> Vec<String> {
+    let router = |name: &str| is_router(name).then(|| name.trim_end_matches(".weight").to_owned());
+    let names = plan.tensors.iter().filter_map(|t| router(&t.name));
+    names.map(|name| converted(&name, hybrid)).collect()
+}
+
+fn is_router(name: &str) -> bool {
+    name.ends_with("mlp.gate.weight") || name.ends_with("mlp.shared_expert_gate.weight")
+}
+
+/// Converted files: packed matrices, a layer's experts in three tensors, norms with the one added.
+pub(super) fn packed(plan: Plan, hybrid: bool, bits: u8) -> Vec<Stored> {
+    let count = experts(&plan);
+    let mut stored = Vec::new();
+    for t in plan.tensors {
+        let mut name = converted(&t.name, hybrid);
+        let mut shape = t.shape;
+        if let Some((module, first, part)) = expert(&name) {
+            if !first {
+                continue;
+            }
+            name = format!("{module}.switch_mlp.{part}");
+            shape.insert(0, count);
+        }
+        let Around(middle, spread) = t.fill;
+        if name.ends_with("conv1d.weight") {
+            shape.swap(1, 2);
+            stored.push(Stored::numbers(name, shape, t.fill));
+        } else if name.contains("norm") {
+            // A hybrid's raw norms are offsets from one.
+            let middle = if middle == 0.0 { 1.0 } else { middle };
+            stored.push(Stored::numbers(name, shape, Around(middle, spread)));
+        } else if shape.len() < 2 || shape[shape.len() - 1] % GROUP != 0 {
+            stored.push(Stored::numbers(name, shape, t.fill));
+        } else {
+            let bits = if is_router(&name) { 8 } else { bits };
+            matrix(
+                &mut stored,
+                name.trim_end_matches(".weight"),
+                &shape,
+                (bits, spread),
+            );
+        }
+    }
+    stored
+}
+
+/// Codes, scales and biases whose numbers lie about within the spread.
+fn matrix(stored: &mut Vec<Stored>, module: &str, shape: &[usize], (bits, spread): (u8, f32)) {
+    let last = shape.len() - 1;
+    let with = |columns: usize| [&shape[..last], &[columns]].concat();
+    let scale = 2.0 * spread / f32::from(u8::MAX >> (8 - bits));
+    stored.push(Stored {
+        name: format!("{module}.weight"),
+        shape: with(shape[last] * usize::from(bits) / 32),
+        kind: Kind::Codes,
+    });
+    let groups = with(shape[last] / GROUP);
+    let scales = Around(scale, 0.2 * scale);
+    stored.push(Stored::numbers(
+        format!("{module}.scales"),
+        groups.clone(),
+        scales,
+    ));
+    let biases = Around(-spread, 0.2 * spread);
+    stored.push(Stored::numbers(format!("{module}.biases"), groups, biases));
+}
