@@ -30,15 +30,7 @@ pub(super) fn linear(
         .map(|b| expect("linear: bias", b, &[weight.outputs()]).map(|()| view(b)))
         .transpose()?;
     let bias = bias.as_ref().map(|b| b.dense("linear: bias")).transpose()?;
-    let mut out = vec![0.0; rows * weight.outputs()];
-    kernels::linear(
-        cpu,
-        x.dense("linear")?,
-        rows,
-        weight.matrix(),
-        bias,
-        &mut out,
-    );
+    let out = kernels::linear(cpu, x.dense("linear")?, rows, weight.matrix(), bias);
     tensor("linear", out, &[1, rows, weight.outputs()])
 }
 
@@ -54,15 +46,13 @@ pub(super) fn swiglu(cpu: &Cpu, gate: &CpuWeight, up: &CpuWeight, x: &Tensor) ->
         ));
     }
     let x = dense("swiglu", x)?;
-    let mut out = vec![0.0; rows * gate.outputs()];
-    kernels::glu(
+    let out = kernels::glu(
         cpu,
         view(&x).dense("swiglu")?,
         rows,
         gate.matrix(),
         up.matrix(),
         Activation::Silu,
-        &mut out,
     );
     tensor("swiglu", out, &[1, rows, gate.outputs()])
 }

@@ -20,6 +20,8 @@ mod linear;
 mod math;
 mod moe;
 mod norm;
+mod packing;
+mod part;
 mod pool;
 mod rope;
 mod scratch;
@@ -36,7 +38,7 @@ pub use conv::{DynamicKernel, dynamic_conv, short_conv};
 pub use embedding::{embedding, widen};
 pub use gated_delta::{GatedDelta, GatedDeltaRows, MAX_KEY_DIM, gated_delta};
 pub use isa::Isa;
-pub use linear::{Matrix, Product, glu, linear, linear_many};
+pub use linear::{Matrix, glu, linear};
 pub use math::{
     Activation, add, exp_in_place, gelu_in_place, glu_in_place, mul, sigmoid_gate_in_place,
     sigmoid_in_place, silu_in_place, softplus, tanh_in_place,
@@ -137,10 +139,20 @@ impl<'a> Shared<'a> {
         }
     }
 
+    /// Memory without numbers yet, which tasks fill.
+    fn unfilled(slice: &'a mut [std::mem::MaybeUninit<f32>]) -> Self {
+        Self {
+            start: slice.as_mut_ptr().cast(),
+            len: slice.len(),
+            borrow: std::marker::PhantomData,
+        }
+    }
+
     /// One part of the slice.
     ///
     /// # Safety
-    /// No other reference to any element of the part may be alive.
+    /// No other reference to any element of the part may be alive, and its numbers must have been
+    /// written before.
     #[inline(always)]
     unsafe fn part(&self, range: std::ops::Range<usize>) -> &'a mut [f32] {
         assert!(

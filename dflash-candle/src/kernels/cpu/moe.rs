@@ -4,8 +4,10 @@
 //! chose it. The results are then added row by row, in the order in which that row lists its
 //! experts; what other rows chose has no influence.
 
-use super::linear::{GluPart, Matrix, Operand, Packing, Part, split_columns};
+use super::linear::{Matrix, split_columns};
 use super::math::Activation;
+use super::packing::Packing;
+use super::part::{GluPart, Operand, Part};
 use super::scratch::with_scratch;
 use super::{Cpu, Shared};
 
@@ -117,11 +119,8 @@ pub fn moe(
                     |m: Matrix<'_>| &packed.of(m)[done * super::tile::packed_len(hidden)..];
                 parts.push(GluPart {
                     gate: Part::new(
-                        rows_of(expert.gate),
-                        n,
-                        expert.gate,
-                        None,
-                        gates.take(n * width),
+                        Operand::new(rows_of(expert.gate), n, expert.gate, None),
+                        Shared::new(gates.take(n * width)),
                     ),
                     up: Operand::new(rows_of(expert.up), n, expert.up, None),
                 });
@@ -146,11 +145,8 @@ pub fn moe(
             for (run, expert) in runs.iter().zip(&chosen) {
                 let rows_of = &packed.of(expert.down)[done * super::tile::packed_len(width)..];
                 parts.push(Part::new(
-                    rows_of,
-                    run.len(),
-                    expert.down,
-                    None,
-                    pieces.take(run.len() * hidden),
+                    Operand::new(rows_of, run.len(), expert.down, None),
+                    Shared::new(pieces.take(run.len() * hidden)),
                 ));
                 done += run.len();
             }

@@ -15,14 +15,12 @@ fn products_match_a_naive_sum() {
                     let x = numbers.vec(rows * inner);
                     let (bytes, w) = encode(&numbers.vec(outputs * inner), dtype);
                     let bias = numbers.vec(outputs);
-                    let mut out = vec![f32::NAN; rows * outputs];
-                    linear(
+                    let out = linear(
                         &cpu,
                         &x,
                         rows,
                         Matrix::new(&bytes[1..], dtype, outputs, inner),
                         Some(&bias),
-                        &mut out,
                     );
                     let expected: Vec<f64> = (0..rows * outputs)
                         .map(|i| {
@@ -56,15 +54,14 @@ fn a_row_does_not_depend_on_its_company() {
                 let weight = Matrix::new(&bytes[1..], dtype, outputs, inner);
                 for isa in crate::kernels::cpu::Isa::available() {
                     let one = Cpu::with_isa(isa, 1);
-                    let mut alone = vec![0.0; 300 * outputs];
-                    for (x, out) in x.chunks(inner).zip(alone.chunks_mut(outputs)) {
-                        linear(&one, x, 1, weight, None, out);
-                    }
+                    let alone: Vec<f32> = x
+                        .chunks(inner)
+                        .flat_map(|x| linear(&one, x, 1, weight, None))
+                        .collect();
                     for threads in [1, 2, 3] {
                         let cpu = Cpu::with_isa(isa, threads);
                         for rows in (1..=17).chain([64, 300]) {
-                            let mut out = vec![0.0; rows * outputs];
-                            linear(&cpu, &x[..rows * inner], rows, weight, None, &mut out);
+                            let out = linear(&cpu, &x[..rows * inner], rows, weight, None);
                             assert_bits(
                                 &out,
                                 &alone[..rows * outputs],
@@ -92,63 +89,12 @@ fn instruction_sets_with_fused_arithmetic_agree() {
         let results: Vec<Vec<f32>> = fused
             .iter()
             .map(|cpu| {
-                let mut out = vec![0.0; rows * outputs];
-                linear(
-                    cpu,
-                    &x,
-                    rows,
-                    Matrix::new(&bytes[1..], dtype, outputs, inner),
-                    None,
-                    &mut out,
-                );
-                out
+                let weight = Matrix::new(&bytes[1..], dtype, outputs, inner);
+                linear(cpu, &x, rows, weight, None)
             })
             .collect();
         for result in &results {
             assert_bits(result, &results[0], &format!("{dtype}"));
-        }
-    }
-}
-
-#[test]
-fn products_of_one_input_equal_single_products() {
-    let mut numbers = Numbers::new(3);
-    let (rows, inner) = (6, 192);
-    let x = numbers.vec(rows * inner);
-    let weights: Vec<(Vec<u8>, DType, usize)> =
-        [(DType::Bf16, 192), (DType::F32, 64), (DType::F16, 31)]
-            .into_iter()
-            .map(|(dtype, outputs)| {
-                (
-                    encode(&numbers.vec(outputs * inner), dtype).0,
-                    dtype,
-                    outputs,
-                )
-            })
-            .collect();
-    for cpu in contexts() {
-        let mut together: Vec<Vec<f32>> = weights.iter().map(|w| vec![0.0; rows * w.2]).collect();
-        let mut products: Vec<Product<'_>> = weights
-            .iter()
-            .zip(&mut together)
-            .map(|(w, out)| Product {
-                weight: Matrix::new(&w.0[1..], w.1, w.2, inner),
-                bias: None,
-                out,
-            })
-            .collect();
-        linear_many(&cpu, &x, rows, &mut products);
-        for (w, together) in weights.iter().zip(&together) {
-            let mut alone = vec![0.0; rows * w.2];
-            linear(
-                &cpu,
-                &x,
-                rows,
-                Matrix::new(&w.0[1..], w.1, w.2, inner),
-                None,
-                &mut alone,
-            );
-            assert_bits(together, &alone, &format!("{cpu:?} {}", w.1));
         }
     }
 }
@@ -169,14 +115,9 @@ fn the_fused_gate_equals_its_parts() {
             for act in [Activation::Silu, Activation::GeluTanh] {
                 for rows in [1, 2, 7, 20] {
                     let x = &x[..rows * inner];
-                    let (mut fused, mut a, mut b) = (
-                        vec![0.0; rows * outputs],
-                        vec![0.0; rows * outputs],
-                        vec![0.0; rows * outputs],
-                    );
-                    glu(&cpu, x, rows, gate, up, act, &mut fused);
-                    linear(&cpu, x, rows, gate, None, &mut a);
-                    linear(&cpu, x, rows, up, None, &mut b);
+                    let fused = glu(&cpu, x, rows, gate, up, act);
+                    let mut a = linear(&cpu, x, rows, gate, None);
+                    let b = linear(&cpu, x, rows, up, None);
                     crate::kernels::cpu::glu_in_place(&cpu, act, &mut a, &b);
                     assert_bits(&fused, &a, &format!("{cpu:?} {act:?} {rows}"));
                 }
@@ -188,23 +129,10 @@ fn the_fused_gate_equals_its_parts() {
 #[test]
 fn nothing_to_do_is_done() {
     let cpu = Cpu::new(1);
-    linear(
-        &cpu,
-        &[],
-        0,
-        Matrix::new(&[], DType::F32, 0, 4),
-        None,
-        &mut [],
-    );
-    linear_many(&cpu, &[], 0, &mut []);
-    let mut out = [1.0; 2];
-    linear(
-        &cpu,
-        &[],
-        1,
-        Matrix::new(&[], DType::Bf16, 2, 0),
-        None,
-        &mut out,
-    );
-    assert_eq!(out, [0.0; 2], "an empty sum is zero");
+    let none = Matrix::new(&[], DType::F32, 0, 4);
+    assert!(linear(&cpu, &[], 0, none, None).is_empty());
+    assert!(glu(&cpu, &[], 0, none, none, Activation::Silu).is_empty());
+    let empty = Matrix::new(&[], DType::Bf16, 2, 0);
+    let sums = linear(&cpu, &[], 1, empty, None);
+    assert_eq!(sums, [0.0; 2], "an empty sum is zero");
 }
