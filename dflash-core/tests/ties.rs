@@ -68,7 +68,8 @@ fn the_rounding_is_measured_where_rows_are_not_exact() {
     let (small, large) = (small.1.expect("measured"), large.1.expect("measured"));
     assert!(small > 0.0 && large > 100.0 * small, "{small} {large}");
     let none = rounding(&RowNoise::new(&Reference::new(), 0.0));
-    assert_eq!(none, (Exactness::TieTolerant, Some(0.0)));
+    // At least the spacing of the format's numbers.
+    assert!(none.1.is_some_and(|r| r > 0.0 && r < 1e-4), "{none:?}");
     let exact = golden::load(&Reference::new(), &target, None).expect("it loads");
     assert_eq!(exact.engine.report().row_rounding, None);
 }

@@ -1,9 +1,9 @@
 //! How far a row's logits move with the rows that are computed beside it.
 
 use super::target::{Target, host_rows};
-use crate::Result;
 use crate::backend::Backend;
 use crate::spec::TargetModel;
+use crate::{DType, Result};
 
 /// Tokens that are run.
 const TOKENS: usize = 16;
@@ -25,14 +25,26 @@ pub struct RowDifference {
     pub largest: f32,
 }
 
+/// The distance of 1 from the next number of a format.
+const fn spacing(dtype: DType) -> f32 {
+    match dtype {
+        DType::F32 => f32::EPSILON,
+        DType::F16 => 1.0 / 1024.0,
+        DType::Bf16 => 1.0 / 128.0,
+    }
+}
+
 impl<B: Backend> Target<B> {
-    /// What a row's logits may move by with the rows beside it: the largest [`row_difference`](Self::row_difference), with a
-    /// safety factor. A target that is not finite measures as 0 and fails when it is used.
+    /// What a row's logits may move by with the rows beside it: the largest [`row_difference`](Self::row_difference), at least
+    /// the spacing of the format's numbers at the largest logit, with a safety factor. In a narrow format a short sample may
+    /// show no difference where a longer text does. A target that is not finite measures as 0 and fails when it is used.
     ///
     /// # Errors
     /// The backend's.
     pub fn row_rounding(&self) -> Result<f32> {
-        Ok(SAFETY * self.row_difference()?.absolute)
+        let found = self.row_difference()?;
+        let spacing = found.largest * spacing(self.backend().dtype());
+        Ok(SAFETY * found.absolute.max(spacing))
     }
 
     /// Compares one row per pass with several, over a fixed sample of tokens from an empty state.
