@@ -26,7 +26,7 @@ use dflash_core::checkpoint::{Experts, WeightSource};
 use dflash_core::spec::{ProposalRule, RowRule, Verdict};
 use dflash_core::{DType, Error, Result};
 
-use self::view::{dense, expect, rows_of, tensor, view};
+use self::view::{dense, expect, join, rows_of, tensor, view};
 pub use self::weight::{CpuExperts, CpuWeight};
 use crate::kernels::cpu as kernels;
 use crate::kernels::cpu::{Cpu, MAX_KEY_DIM};
@@ -174,7 +174,7 @@ impl Backend for CandleCpu {
     }
 
     fn concat(&self, parts: &[&Tensor], axis: usize) -> Result<Tensor> {
-        Tensor::cat(parts, axis).map_err(|e| Error::backend("concat", e))
+        join(parts, axis)
     }
 
     /// Numbers stay float32 and are rounded to the values of the format.
@@ -377,18 +377,7 @@ impl Backend for CandleCpu {
             a: decay.dense(op)?,
             b: strength.dense(op)?,
         };
-        let (mut y, mut after) = (
-            vec![0.0; time * value_heads * value_dim],
-            vec![0.0; layer.state_len()],
-        );
-        kernels::gated_delta(
-            &self.cpu,
-            layer,
-            rows,
-            view(&state).dense(op)?,
-            &mut y,
-            &mut after,
-        );
+        let (y, after) = kernels::gated_delta(&self.cpu, layer, rows, view(&state).dense(op)?);
         Ok((
             tensor(op, y, &[1, time, value_heads, value_dim])?,
             tensor(op, after, &[value_heads, value_dim, key_dim])?,

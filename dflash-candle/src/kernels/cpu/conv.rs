@@ -40,7 +40,8 @@ pub fn short_conv(
         "invariant: the output has the shape of the rows"
     );
     let all = Shared::new(out);
-    cpu.split(channels, 4 * LANES, rows.len() * (taps + 16), |range| {
+    // The silu of a number costs as much as some thirty multiply-adds.
+    cpu.split(channels, 4 * LANES, rows.len() * (taps + 30), |range| {
         cpu.isa.run(ShortConv {
             window,
             rows,

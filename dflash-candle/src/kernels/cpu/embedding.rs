@@ -19,6 +19,10 @@ pub fn embedding(cpu: &Cpu, table: Matrix<'_>, ids: &[u32], scale: f32, out: &mu
     assert_eq!(out.len(), ids.len() * inner, "invariant: a row per id");
     let all = Shared::new(out);
     cpu.split(ids.len(), 1, ids.len() * inner, |range| {
+        cpu.isa.run(Ahead {
+            table,
+            ids: &ids[range.clone()],
+        });
         for i in range {
             let id = ids[i] as usize;
             // SAFETY: every row belongs to one task.
@@ -26,6 +30,25 @@ pub fn embedding(cpu: &Cpu, table: Matrix<'_>, ids: &[u32], scale: f32, out: &mu
             widen(cpu, table.rows(id..id + 1), table.dtype(), scale, out);
         }
     });
+}
+
+/// Asks for the first line of each row: rows lie anywhere, and waiting for one after the other takes
+/// longer than widening them.
+struct Ahead<'a> {
+    table: Matrix<'a>,
+    ids: &'a [u32],
+}
+
+impl Kernel for Ahead<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for id in self.ids {
+            let id = *id as usize;
+            s.prefetch(self.table.rows(id..id + 1).as_ptr());
+        }
+    }
 }
 
 /// Widens little-endian numbers, possibly unaligned, and multiplies them by `scale`.

@@ -5,7 +5,7 @@
 //! g = exp(−exp(A_log) · softplus(a + dt_bias)), β = sigmoid(b), and q and k are divided by their
 //! lengths √(Σx² + 10⁻⁶), q also by √key_dim.
 //!
-//! The rows of S do not depend on each other, so a task keeps four of them in registers and walks
+//! The rows of S do not depend on each other, so a task keeps a few of them in registers and walks
 //! over all rows of the call. There is no chunked form: it would reorder the sums.
 
 use super::isa::{Isa, Kernel};
@@ -13,12 +13,15 @@ use super::math::softplus;
 use super::norm::sum_of_squares;
 use super::scratch::with_scratch;
 use super::simd::{LANES, Simd};
-use super::{Cpu, Shared};
+use super::{Cpu, Shared, filled};
 
 /// Added to the sum of squares of q and k.
 const LENGTH_EPS: f32 = 1e-6;
-/// Rows of the state that a task advances together.
-const ROWS: usize = 4;
+/// Rows of the state that are advanced together: enough that one row's sums hide behind the others',
+/// few enough to stay in registers.
+const fn rows_together(vectors: usize) -> usize {
+    if vectors <= 2 { 8 } else { 4 }
+}
 /// The longest key that the kernel is compiled for.
 pub const MAX_KEY_DIM: usize = 32 * LANES;
 
@@ -62,7 +65,7 @@ pub struct GatedDeltaRows<'a> {
     pub b: &'a [f32],
 }
 
-/// Runs all rows: `y` `[time, value_heads, value_dim]` and the state after the last row.
+/// Runs all rows: outputs `[time, value_heads, value_dim]` and the state after the last row.
 ///
 /// `state` is left as it is. Running rows in one call or in several gives the same bits.
 ///
@@ -73,9 +76,7 @@ pub fn gated_delta(
     layer: GatedDelta<'_>,
     rows: GatedDeltaRows<'_>,
     state: &[f32],
-    y: &mut [f32],
-    state_out: &mut [f32],
-) {
+) -> (Vec<f32>, Vec<f32>) {
     let GatedDelta {
         key_heads,
         value_heads,
@@ -108,16 +109,39 @@ pub fn gated_delta(
         "invariant: whole rows"
     );
     assert_eq!(
-        (state.len(), state_out.len()),
-        (layer.state_len(), layer.state_len()),
-        "invariant: states have one shape"
+        state.len(),
+        layer.state_len(),
+        "invariant: the state has the layer's shape"
     );
-    assert_eq!(
-        y.len(),
-        time * value_heads * value_dim,
-        "invariant: outputs per row and head"
-    );
+    // SAFETY: every item of the scan writes its rows of the state, and their outputs of every time;
+    // together the items are all rows of all heads.
+    let (y, (after, ())) = unsafe {
+        filled(time * value_heads * value_dim, |y| {
+            filled(layer.state_len(), |after| {
+                scan(cpu, layer, rows, state, y, after)
+            })
+        })
+    };
+    (y, after)
+}
 
+/// [`gated_delta`] into memory that need not hold numbers yet; all of it is written.
+fn scan(
+    cpu: &Cpu,
+    layer: GatedDelta<'_>,
+    rows: GatedDeltaRows<'_>,
+    state: &[f32],
+    y: Shared<'_>,
+    state_out: Shared<'_>,
+) {
+    let GatedDelta {
+        key_heads,
+        value_heads,
+        key_dim,
+        value_dim,
+        ..
+    } = layer;
+    let time = rows.a.len() / value_heads;
     let vectors = key_dim.div_ceil(LANES).next_power_of_two();
     let padded = vectors * LANES;
     let (unit_size, gate_size) = (key_heads * time * 2 * padded, value_heads * time * 2);
@@ -158,8 +182,8 @@ pub fn gated_delta(
                 },
             );
         }
-        let blocks = value_dim.div_ceil(ROWS);
-        let (y, state_out) = (Shared::new(y), Shared::new(state_out));
+        let together = rows_together(vectors);
+        let blocks = value_dim.div_ceil(together);
         let (units, gates): (&[f32], &[f32]) = (units, gates);
         cpu.split(
             value_heads * blocks,
@@ -167,8 +191,8 @@ pub fn gated_delta(
             time * layer.state_len() * 4 + layer.state_len(),
             |items| {
                 for item in items {
-                    let (head, row) = (item / blocks, item % blocks * ROWS);
-                    let count = ROWS.min(value_dim - row);
+                    let (head, row) = (item / blocks, item % blocks * together);
+                    let count = together.min(value_dim - row);
                     let key_head = head / (value_heads / key_heads);
                     let from = (head * value_dim + row) * key_dim
                         ..(head * value_dim + row + count) * key_dim;
@@ -183,8 +207,7 @@ pub fn gated_delta(
                         row,
                         count,
                         y,
-                        // SAFETY: every row of the state belongs to one item.
-                        state_out: unsafe { state_out.part(from) },
+                        state_out,
                     };
                     scan.compute(cpu.isa, vectors);
                 }
@@ -234,7 +257,7 @@ fn unit<S: Simd>(s: S, x: &[f32], factor: f32, out: &mut [f32]) {
     out[x.len()..].fill(0.0);
 }
 
-/// Four rows of one head's state, over all rows of the call.
+/// Some rows of one head's state, over all rows of the call.
 struct Scan<'a> {
     layer: GatedDelta<'a>,
     mixed: &'a [f32],
@@ -245,25 +268,25 @@ struct Scan<'a> {
     row: usize,
     count: usize,
     y: Shared<'a>,
-    state_out: &'a mut [f32],
+    state_out: Shared<'a>,
 }
 
 impl Scan<'_> {
     fn compute(self, isa: Isa, vectors: usize) {
         match vectors {
-            1 => isa.run(ScanKernel::<1>(self)),
-            2 => isa.run(ScanKernel::<2>(self)),
-            4 => isa.run(ScanKernel::<4>(self)),
-            8 => isa.run(ScanKernel::<8>(self)),
-            16 => isa.run(ScanKernel::<16>(self)),
-            _ => isa.run(ScanKernel::<32>(self)),
+            1 => isa.run(ScanKernel::<1, { rows_together(1) }>(self)),
+            2 => isa.run(ScanKernel::<2, { rows_together(2) }>(self)),
+            4 => isa.run(ScanKernel::<4, { rows_together(4) }>(self)),
+            8 => isa.run(ScanKernel::<8, { rows_together(8) }>(self)),
+            16 => isa.run(ScanKernel::<16, { rows_together(16) }>(self)),
+            _ => isa.run(ScanKernel::<32, { rows_together(32) }>(self)),
         }
     }
 }
 
-struct ScanKernel<'a, const C: usize>(Scan<'a>);
+struct ScanKernel<'a, const C: usize, const R: usize>(Scan<'a>);
 
-impl<const C: usize> Kernel for ScanKernel<'_, C> {
+impl<const C: usize, const R: usize> Kernel for ScanKernel<'_, C, R> {
     type Out = ();
 
     #[inline(always)]
@@ -287,7 +310,7 @@ impl<const C: usize> Kernel for ScanKernel<'_, C> {
             value_dim,
             ..
         } = layer;
-        let mut rows = [[s.splat(0.0); C]; ROWS];
+        let mut rows = [[s.splat(0.0); C]; R];
         for (r, from) in state.chunks_exact(key_dim).enumerate() {
             let mut padded = [[0.0; LANES]; C];
             padded.as_flattened_mut()[..key_dim].copy_from_slice(from);
@@ -304,43 +327,60 @@ impl<const C: usize> Kernel for ScanKernel<'_, C> {
                 &units[(2 * t + 1) * C..(2 * t + 2) * C],
             );
             let at = t * layer.width() + v_start;
-            let mut v = [0.0; ROWS];
+            let mut v = [0.0; R];
             v[..count].copy_from_slice(&mixed[at..at + count]);
             let g = s.splat(*g);
-            let mut products = [s.splat(0.0); ROWS];
+            let mut products = [s.splat(0.0); R];
             for c in 0..C {
                 let k = s.load(&k[c]);
-                for r in 0..ROWS {
+                for r in 0..R {
                     rows[r][c] = s.mul(g, rows[r][c]);
                     products[r] = s.fma(rows[r][c], k, products[r]);
                 }
             }
-            let found = s.sum4(products);
-            let mut delta = [s.splat(0.0); ROWS];
-            for r in 0..ROWS {
+            let found = sums(s, products);
+            let mut delta = [s.splat(0.0); R];
+            for r in 0..R {
                 delta[r] = s.splat(beta * (v[r] - found[r]));
             }
-            let mut products = [s.splat(0.0); ROWS];
+            let mut products = [s.splat(0.0); R];
             for c in 0..C {
                 let (k, q) = (s.load(&k[c]), s.load(&q[c]));
-                for r in 0..ROWS {
+                for r in 0..R {
                     rows[r][c] = s.fma(delta[r], k, rows[r][c]);
                     products[r] = s.fma(rows[r][c], q, products[r]);
                 }
             }
-            let sums = s.sum4(products);
+            let sums = sums(s, products);
             let at = (t * value_heads + head) * value_dim + row;
             // SAFETY: these outputs belong to this item alone.
-            unsafe { y.part(at..at + count) }.copy_from_slice(&sums[..count]);
+            unsafe { y.write(at, &sums[..count]) };
         }
-        for (r, to) in state_out.chunks_exact_mut(key_dim).enumerate() {
+        for (r, vectors) in rows.iter().enumerate().take(count) {
             let mut padded = [[0.0; LANES]; C];
             for c in 0..C {
-                s.store(&mut padded[c], rows[r][c]);
+                s.store(&mut padded[c], vectors[c]);
             }
-            to.copy_from_slice(&padded.as_flattened()[..key_dim]);
+            let at = (head * value_dim + row + r) * key_dim;
+            // SAFETY: every row of the state belongs to one item.
+            unsafe { state_out.write(at, &padded.as_flattened()[..key_dim]) };
         }
     }
+}
+
+/// The sum of each vector; there are a multiple of four.
+#[inline(always)]
+fn sums<S: Simd, const R: usize>(s: S, vectors: [S::V; R]) -> [f32; R] {
+    let mut sums = [0.0; R];
+    for (four, sums) in sums.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        *sums = s.sum4([
+            vectors[4 * four],
+            vectors[4 * four + 1],
+            vectors[4 * four + 2],
+            vectors[4 * four + 3],
+        ]);
+    }
+    sums
 }
 
 #[cfg(test)]
@@ -397,10 +437,9 @@ mod tests {
                     a: &self.a[t * hv..(t + n) * hv],
                     b: &self.b[t * hv..(t + n) * hv],
                 };
-                let mut out = vec![f32::NAN; n * hv * dv];
-                let mut after = vec![f32::NAN; state.len()];
                 let before = state.clone();
-                gated_delta(cpu, self.layer(), rows, &state, &mut out, &mut after);
+                let (out, after) = gated_delta(cpu, self.layer(), rows, &state);
+                assert_eq!(out.len(), n * hv * dv);
                 assert_bits(&state, &before, "the state before is left as it is");
                 y.extend(out);
                 state = after;

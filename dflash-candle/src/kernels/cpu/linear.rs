@@ -12,7 +12,7 @@ use super::math::Activation;
 use super::packing::Packing;
 use super::part::{GluPart, Operand, Part};
 use super::tile::{Bf16, F16, F32, Format};
-use super::{Cpu, Shared};
+use super::{Cpu, filled};
 
 /// Columns per task are a multiple of this: the widest tile.
 pub(crate) const COLUMN_GRANULE: usize = 8;
@@ -88,17 +88,20 @@ pub fn linear(
     bias: Option<&[f32]>,
 ) -> Vec<f32> {
     let cost = rows * weight.inner * weight.outputs;
-    filled(rows * weight.outputs, |out| {
-        Packing::of([weight]).with_input(cpu, x, rows, weight.inner, cost, |input| {
-            split_columns(cpu, &[weight.outputs], cost, |_, range| {
-                input.packed_for(cpu.isa, weight, |x| {
-                    let part = Part::new(Operand::new(x, rows, weight, bias), out);
-                    // SAFETY: tasks have disjoint column ranges.
-                    unsafe { part.compute(cpu.isa, range) };
+    // SAFETY: the tasks cover all columns, and each writes its columns of every row.
+    let (out, ()) = unsafe {
+        filled(rows * weight.outputs, |out| {
+            Packing::of([weight]).with_input(cpu, x, rows, weight.inner, cost, |input| {
+                split_columns(cpu, &[weight.outputs], cost, |_, range| {
+                    input.packed_for(cpu.isa, weight, |x| {
+                        // Tasks have disjoint column ranges.
+                        Part::new(Operand::new(x, rows, weight, bias), out).compute(cpu.isa, range);
+                    });
                 });
             });
-        });
-    })
+        })
+    };
+    out
 }
 
 /// `act(x · gateᵀ) · (x · upᵀ)`, the gated half of a feed-forward layer: `[rows, outputs]`.
@@ -119,36 +122,30 @@ pub fn glu(
         "invariant: gate and up have one shape"
     );
     let cost = 2 * rows * gate.inner * gate.outputs;
-    filled(rows * gate.outputs, |out| {
-        Packing::of([gate, up]).with_input(cpu, x, rows, gate.inner, cost, |input| {
-            split_columns(cpu, &[gate.outputs], cost, |_, range| {
-                let compute = |gate_x: &[f32], up_x: &[f32]| {
-                    let pair = GluPart {
-                        gate: Part::new(Operand::new(gate_x, rows, gate, None), out),
-                        up: Operand::new(up_x, rows, up, None),
+    // SAFETY: the tasks cover all columns, and each writes its columns of every row.
+    let (out, ()) = unsafe {
+        filled(rows * gate.outputs, |out| {
+            Packing::of([gate, up]).with_input(cpu, x, rows, gate.inner, cost, |input| {
+                split_columns(cpu, &[gate.outputs], cost, |_, range| {
+                    let compute = |gate_x: &[f32], up_x: &[f32]| {
+                        let pair = GluPart {
+                            gate: Part::new(Operand::new(gate_x, rows, gate, None), out),
+                            up: Operand::new(up_x, rows, up, None),
+                        };
+                        // Tasks have disjoint column ranges.
+                        pair.compute(cpu.isa, act, range.clone());
                     };
-                    // SAFETY: tasks have disjoint column ranges.
-                    unsafe { pair.compute(cpu.isa, act, range.clone()) };
-                };
-                input.packed_for(cpu.isa, gate, |gate_x| {
-                    if up.interleaved() == gate.interleaved() {
-                        compute(gate_x, gate_x);
-                    } else {
-                        input.packed_for(cpu.isa, up, |up_x| compute(gate_x, up_x));
-                    }
+                    input.packed_for(cpu.isa, gate, |gate_x| {
+                        if up.interleaved() == gate.interleaved() {
+                            compute(gate_x, gate_x);
+                        } else {
+                            input.packed_for(cpu.isa, up, |up_x| compute(gate_x, up_x));
+                        }
+                    });
                 });
             });
-        });
-    })
-}
-
-/// Memory that the tasks of a product fill. It is not cleared first: that would pull every line
-/// into this thread's cache, and the other threads' tasks would have to fetch theirs from there.
-fn filled(len: usize, fill: impl FnOnce(Shared<'_>)) -> Vec<f32> {
-    let mut out = Vec::with_capacity(len);
-    fill(Shared::unfilled(&mut out.spare_capacity_mut()[..len]));
-    // SAFETY: a product's tasks cover all columns, and each writes its columns of every row.
-    unsafe { out.set_len(len) };
+        })
+    };
     out
 }
 

@@ -116,6 +116,19 @@ impl Cpu {
     }
 }
 
+/// Memory of `len` numbers that tasks fill. It is not cleared first: that would pull every line into
+/// this thread's cache, and the other threads' tasks would have to fetch theirs from there.
+///
+/// # Safety
+/// `fill` must write every number.
+unsafe fn filled<R>(len: usize, fill: impl FnOnce(Shared<'_>) -> R) -> (Vec<f32>, R) {
+    let mut out = Vec::with_capacity(len);
+    let result = fill(Shared::unfilled(&mut out.spare_capacity_mut()[..len]));
+    // SAFETY: the capacity is there, and the caller vouches for the numbers.
+    unsafe { out.set_len(len) };
+    (out, result)
+}
+
 /// A slice that tasks write in disjoint parts.
 #[derive(Clone, Copy)]
 struct Shared<'a> {
@@ -162,6 +175,22 @@ impl<'a> Shared<'a> {
         // SAFETY: inside the borrowed slice, and the caller vouches for exclusiveness.
         unsafe {
             std::slice::from_raw_parts_mut(self.start.add(range.start), range.end - range.start)
+        }
+    }
+
+    /// Writes numbers from place `at` on.
+    ///
+    /// # Safety
+    /// No reference to any of those places may be alive.
+    #[inline(always)]
+    unsafe fn write(&self, at: usize, numbers: &[f32]) {
+        assert!(
+            at <= self.len && numbers.len() <= self.len - at,
+            "invariant: a task stays inside its output"
+        );
+        // SAFETY: inside the borrowed slice, and the caller vouches for exclusiveness.
+        unsafe {
+            std::ptr::copy_nonoverlapping(numbers.as_ptr(), self.start.add(at), numbers.len());
         }
     }
 }
