@@ -215,7 +215,7 @@ pub trait Backend: Clone + Debug + 'static {
     ///
     /// `state` `[value_heads, value_dim, key_dim]` float32; `mixed` `[1, rows, channels]` = q | k | v after convolution;
     /// `decay`, `strength` `[1, rows, value_heads]` are the raw a and b projections. Returns `[1, rows, value_heads, value_dim]`
-    /// and the state after the rows; running rows in two calls gives the same bits as in one.
+    /// and the state after the rows. Running rows in two calls gives the same as in one: at the exact level bit for bit.
     fn gated_delta(
         &self,
         state: &Self::Tensor,

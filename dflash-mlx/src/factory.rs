@@ -1,0 +1,126 @@
+//! MLX as a choice at load time.
+
+use dflash_core::backend::factory::{BackendFactory, DeviceClass, DeviceInfo, Support};
+use dflash_core::backend::{Implementation, Op};
+use dflash_core::config::QuantMode;
+use dflash_core::load::{LoadRequest, Loaded, load_on};
+use dflash_core::models::ModelInfo;
+use dflash_core::{DType, Error, Result};
+use mlx_rs::{Device, DeviceType};
+
+use crate::array::at;
+use crate::backend::Mlx;
+use crate::weight::Place;
+
+/// Loads models on MLX.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MlxFactory;
+
+/// MLX's factory.
+pub fn factory() -> Box<dyn BackendFactory> {
+    Box::new(MlxFactory)
+}
+
+/// Loads target and draft on MLX.
+///
+/// # Errors
+/// As [`BackendFactory::load`].
+pub fn load(request: &LoadRequest) -> Result<Loaded> {
+    MlxFactory.load(request)
+}
+
+impl BackendFactory for MlxFactory {
+    fn name(&self) -> &'static str {
+        "mlx"
+    }
+
+    fn devices(&self) -> Vec<DeviceInfo> {
+        let info = |class, name: &str| DeviceInfo {
+            class,
+            name: name.into(),
+        };
+        let gpu = has_gpu().then(|| info(DeviceClass::Gpu, "metal"));
+        gpu.into_iter()
+            .chain([info(DeviceClass::Cpu, "cpu")])
+            .collect()
+    }
+
+    fn supports(&self, model: &ModelInfo) -> Support {
+        let modes = model.config.quantization.iter().flat_map(|q| {
+            let modules = q.overrides().filter_map(|(_, spec)| spec);
+            std::iter::once(q.global).chain(modules)
+        });
+        for spec in modes {
+            if spec.mode != QuantMode::Affine {
+                return Support::Refused(format!(
+                    "weights in {} are not read yet",
+                    spec.mode.name()
+                ));
+            }
+        }
+        Support::Native
+    }
+
+    fn operations(&self) -> Vec<(Op, Implementation)> {
+        Op::ALL
+            .into_iter()
+            .map(|op| (op, Mlx::serves(op)))
+            .collect()
+    }
+
+    fn load(&self, request: &LoadRequest) -> Result<Loaded> {
+        let gpu = has_gpu();
+        let wanted = request.device.unwrap_or(if gpu {
+            DeviceClass::Gpu
+        } else {
+            DeviceClass::Cpu
+        });
+        if wanted == DeviceClass::Gpu && !gpu {
+            return Err(Error::Unavailable {
+                what: "device `gpu`".into(),
+                reason: "MLX has no Metal device here".into(),
+                hint: Some("leave `--device` out to use the processor".into()),
+            });
+        }
+        let mut request = request.clone();
+        if request.threads == Some(0) {
+            return Err(Error::request(
+                "threads",
+                "0 is out of range, expected at least 1",
+            ));
+        }
+        if let Some(threads) = request.threads {
+            request.notes.push(format!(
+                "threads: {threads} is not used by MLX, which has its own"
+            ));
+        }
+        let (place, dtype) = match wanted {
+            DeviceClass::Gpu => (Place::Metal, request.dtype.unwrap_or(DType::Bf16)),
+            DeviceClass::Cpu => (Place::Processor, request.dtype.unwrap_or(DType::F32)),
+        };
+        if dtype == DType::F16 && request.draft.is_some() {
+            let reason = "drafts overflow in f16, expected bf16 or f32";
+            return Err(Error::request("dtype", reason)
+                .with_hint("use `--dtype auto`, or load the target without a draft"));
+        }
+        request.notes.push(format!(
+            "activations are {dtype}; plain matrices in another format than that are widened to f32 in memory"
+        ));
+        Device::set_default(&match wanted {
+            DeviceClass::Gpu => Device::gpu(),
+            DeviceClass::Cpu => Device::cpu(),
+        });
+        let loaded = load_on(&Mlx::new(place, dtype), 1, &request);
+        if loaded.is_err() {
+            // What a failed load left behind for reuse is of no use to anybody.
+            at("clear_cache", mlx_rs::memory::clear_cache())?;
+        }
+        loaded
+    }
+}
+
+/// Whether MLX starts on a GPU here.
+fn has_gpu() -> bool {
+    let default = Device::try_default().and_then(|d| d.get_type());
+    cfg!(target_os = "macos") && matches!(default, Ok(DeviceType::Gpu))
+}

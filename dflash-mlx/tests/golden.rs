@@ -1,0 +1,36 @@
+//! MLX against recorded results of independent implementations.
+#![cfg(any(target_os = "macos", feature = "host"))]
+
+use std::path::{Path, PathBuf};
+
+use dflash_core::DType;
+use dflash_core::testing::golden::{F32_TOLERANCE, check_folder};
+use dflash_mlx::{Mlx, Place};
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../dflash-core/tests/golden")
+        .join(name)
+}
+
+fn check(name: &str) {
+    let backend = Mlx::new(Place::Processor, DType::F32);
+    let found = check_folder(&backend, &folder(name), F32_TOLERANCE).expect("the folder loads");
+    assert!(found.is_empty(), "{name}:\n{}", found.join("\n"));
+}
+
+macro_rules! folders {
+    ($($test:ident: $name:literal),* $(,)?) => {
+        $(#[test] fn $test() { check($name); })*
+    };
+}
+
+folders! {
+    qwen3: "qwen3",
+    qwen3_tied: "qwen3-tied",
+    qwen3_sliding: "qwen3-swa",
+    llama3: "llama3",
+    qwen3_moe: "qwen3-moe",
+    qwen35: "qwen3.5",
+    qwen35_moe: "qwen3.5-moe",
+}
