@@ -7,13 +7,18 @@ use dflash_core::{Error, Result};
 use crate::load::BackendChoice;
 
 /// Backends that a build can bring, with the feature that does.
-pub const BUILD_FEATURES: [(&str, &str); 1] = [("candle", "candle")];
+pub const BUILD_FEATURES: [(&str, &str); 2] = [("mlx", "mlx"), ("candle", "candle")];
 
 /// The built-in backends, the preferred one first.
 pub fn factories() -> Vec<Box<dyn BackendFactory>> {
     vec![
+        #[cfg(target_os = "macos")]
+        dflash_mlx::factory(),
         #[cfg(feature = "candle")]
         dflash_candle::factory(),
+        // Elsewhere MLX computes on the processor, where candle's kernels are faster.
+        #[cfg(all(feature = "mlx", not(target_os = "macos")))]
+        dflash_mlx::factory(),
         dflash_core::backend::reference::factory(),
     ]
 }

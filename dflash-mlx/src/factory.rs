@@ -1,9 +1,11 @@
 //! MLX as a choice at load time.
 
+use std::sync::OnceLock;
+
 use dflash_core::backend::factory::{BackendFactory, DeviceClass, DeviceInfo, Support};
 use dflash_core::backend::{Implementation, Op};
 use dflash_core::config::QuantMode;
-use dflash_core::load::{LoadRequest, Loaded, load_on};
+use dflash_core::load::{LoadRequest, Loaded, ModelFiles, ModelSource, load_on};
 use dflash_core::models::ModelInfo;
 use dflash_core::{DType, Error, Result};
 use mlx_rs::{Device, DeviceType};
@@ -103,9 +105,13 @@ impl BackendFactory for MlxFactory {
             return Err(Error::request("dtype", reason)
                 .with_hint("use `--dtype auto`, or load the target without a draft"));
         }
-        request.notes.push(format!(
-            "activations are {dtype}; plain matrices in another format than that are widened to f32 in memory"
-        ));
+        request
+            .notes
+            .extend(widened(&request.target, "target", dtype)?);
+        if let Some(draft) = &request.draft {
+            let note = widened(draft, "draft", dtype)?;
+            request.notes.extend(note);
+        }
         Device::set_default(&match wanted {
             DeviceClass::Gpu => Device::gpu(),
             DeviceClass::Cpu => Device::cpu(),
@@ -119,8 +125,33 @@ impl BackendFactory for MlxFactory {
     }
 }
 
-/// Whether MLX starts on a GPU here.
+/// A note if a model's plain matrices do not have the format of the activations.
+fn widened(source: &ModelSource, model: &str, activations: DType) -> Result<Option<String>> {
+    let files = ModelFiles::open(source)?;
+    let other = |dtype: DType| dtype != activations && dtype != DType::F32;
+    let bytes: usize = files
+        .checkpoint
+        .tensors()
+        .filter(|t| t.shape.len() > 1 && t.dtype.float().is_some_and(other))
+        .map(|t| t.bytes)
+        .sum();
+    Ok((bytes > 0).then(|| {
+        format!("{model}: {bytes} bytes of matrices are widened to f32 in memory, because activations are {activations}")
+    }))
+}
+
+/// Whether MLX starts on a GPU here: what its default device is before anything chose another.
 fn has_gpu() -> bool {
-    let default = Device::try_default().and_then(|d| d.get_type());
-    cfg!(target_os = "macos") && matches!(default, Ok(DeviceType::Gpu))
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let default = Device::try_default().and_then(|d| d.get_type());
+        cfg!(target_os = "macos") && matches!(default, Ok(DeviceType::Gpu)) && computes()
+    })
+}
+
+/// Whether the default device computes at all: without Metal's compiled kernels beside the program
+/// the first operation fails.
+fn computes() -> bool {
+    let one = mlx_rs::Array::from_f32(1.0);
+    one.add(&one).and_then(|two| two.eval()).is_ok()
 }

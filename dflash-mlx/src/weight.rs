@@ -38,8 +38,9 @@ pub struct MlxWeight {
 
 #[derive(Debug)]
 enum Format {
-    /// The numbers, and the same memory seen transposed.
-    Plain { rows: Array, columns: Array },
+    /// The numbers transposed, as products want them: the file's memory seen so on a GPU; copied so
+    /// on the processor, whose library sums long rows much faster than it takes dot products.
+    Plain { columns: Array },
     /// Codes of a few bits with a scale and a bias per group of consecutive inputs.
     Affine {
         codes: Array,
@@ -59,7 +60,10 @@ impl MlxWeight {
             WeightSource::Plain(tensor) => {
                 let rows = floats(&tensor)?;
                 let kept = kept(rows.dtype(), activations);
-                at("weight", cast(&rows, kept).and_then(Format::plain))?
+                at(
+                    "weight",
+                    cast(&rows, kept).and_then(|rows| Format::plain(&rows, place)),
+                )?
             }
             WeightSource::Affine {
                 codes,
@@ -138,11 +142,11 @@ impl MlxWeight {
         let format = match &first.format {
             Format::Plain { .. } => {
                 let stacked = stack(|f| match f {
-                    Format::Plain { rows, .. } => [Some(rows), None, None],
+                    Format::Plain { columns } => [Some(columns), None, None],
                     Format::Affine { .. } => [None; 3],
                 })?;
-                let [rows] = <[Array; 1]>::try_from(stacked).map_err(|_| misfit())?;
-                at("experts", Format::plain(rows))?
+                let [columns] = <[Array; 1]>::try_from(stacked).map_err(|_| misfit())?;
+                Format::Plain { columns }
             }
             Format::Affine { bits, group, .. } => {
                 let (bits, group) = (*bits, *group);
@@ -178,7 +182,7 @@ impl MlxWeight {
     /// Evaluates the matrix, so that a problem shows where it is loaded.
     fn settle(&self) -> Result<()> {
         let arrays: Vec<&Array> = match &self.format {
-            Format::Plain { rows, columns } => vec![rows, columns],
+            Format::Plain { columns } => vec![columns],
             Format::Affine {
                 codes,
                 scales,
@@ -202,7 +206,7 @@ impl MlxWeight {
     /// `x · wᵀ`, in the format of `x`.
     pub(crate) fn product(&self, x: &Array) -> Result<Array, Exception> {
         let y = match &self.format {
-            Format::Plain { columns, .. } => cast(x, columns.dtype())?.matmul(columns)?,
+            Format::Plain { columns } => cast(x, columns.dtype())?.matmul(columns)?,
             Format::Affine {
                 codes,
                 scales,
@@ -225,7 +229,7 @@ impl MlxWeight {
     /// `x · w[ids]ᵀ` for stacked matrices: each `[1, inputs]` of `x` with the matrices that `ids` names for it.
     pub(crate) fn product_of(&self, x: &Array, ids: &Array) -> Result<Array, Exception> {
         let y = match &self.format {
-            Format::Plain { columns, .. } => {
+            Format::Plain { columns } => {
                 gather_mm(cast(x, columns.dtype())?, columns, None, ids, false)?
             }
             Format::Affine {
@@ -253,7 +257,7 @@ impl MlxWeight {
     /// Rows of the matrix, `[n, inputs]`.
     pub(crate) fn rows(&self, ids: &Array) -> Result<Array, Exception> {
         match &self.format {
-            Format::Plain { rows, .. } => rows.take_axis(ids, 0),
+            Format::Plain { columns } => columns.take_axis(ids, 1)?.swap_axes(0, 1),
             Format::Affine {
                 codes,
                 scales,
@@ -272,10 +276,14 @@ impl MlxWeight {
 }
 
 impl Format {
-    fn plain(rows: Array) -> Result<Self, Exception> {
-        let axes = i32::try_from(rows.ndim()).unwrap_or(2);
-        let columns = rows.swap_axes(axes - 2, axes - 1)?;
-        Ok(Self::Plain { rows, columns })
+    /// From rows `[outputs, inputs]`.
+    fn plain(rows: &Array, place: Place) -> Result<Self, Exception> {
+        let columns = rows.swap_axes(0, 1)?;
+        let columns = match place {
+            Place::Processor => columns.contiguous()?,
+            Place::Metal => columns,
+        };
+        Ok(Self::Plain { columns })
     }
 }
 

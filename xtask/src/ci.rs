@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::shell::{Line, spoken};
-use crate::{compare, licences, proofs, smoke, tidy};
+use crate::{compare, licences, mlx_host, proofs, smoke, tidy};
 
 /// The kinds of steps, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -23,6 +23,8 @@ pub(crate) enum Group {
     Doc,
     /// The test suite
     Test,
+    /// The MLX backend on the processor
+    Mlx,
     /// The released program says something
     Smoke,
     /// The backends agree
@@ -82,6 +84,7 @@ enum Work {
     Tidy,
     Proofs,
     Licences,
+    Mlx,
     Smoke,
     Compare,
 }
@@ -106,6 +109,7 @@ impl Step {
             Work::Run(line) => line.to_string(),
             Work::Tidy => "cargo xtask tidy".to_owned(),
             Work::Proofs | Work::Licences => "cargo xtask ci --only tree".to_owned(),
+            Work::Mlx => "cargo xtask mlx-host test".to_owned(),
             Work::Smoke => "cargo xtask ci --only smoke".to_owned(),
             Work::Compare => "cargo xtask compare".to_owned(),
         }
@@ -118,6 +122,7 @@ impl Step {
             Work::Tidy => "rules of the repository",
             Work::Proofs => "what the crates may depend on",
             Work::Licences => "licences of all dependencies",
+            Work::Mlx => "the MLX backend on the processor",
             Work::Smoke => "the released program",
             Work::Compare => "backends against each other",
         }
@@ -129,6 +134,7 @@ impl Step {
             Work::Tidy => tidy::run(),
             Work::Proofs => proofs::run(),
             Work::Licences => licences::run(),
+            Work::Mlx => mlx_host::check(),
             Work::Smoke => smoke::run(),
             Work::Compare => compare::run(&compare::Options::default()),
         }
@@ -173,6 +179,13 @@ fn steps() -> Vec<Step> {
     let whole = format!("cargo test --locked --workspace --profile ci {CORE_FEATURES}");
     steps.push(Step::run(Group::Test, Line::new(debug)));
     steps.push(Step::run(Group::Test, Line::new(&whole)));
+    // The wheels of MLX exist for this system only; a Mac tests the crate with the others.
+    if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        steps.push(Step {
+            group: Group::Mlx,
+            work: Work::Mlx,
+        });
+    }
     steps.push(Step {
         group: Group::Smoke,
         work: Work::Smoke,

@@ -8,6 +8,7 @@ mod compare;
 mod fixtures;
 mod fuzz;
 mod licences;
+mod mlx_host;
 mod proofs;
 mod shell;
 mod smoke;
@@ -41,6 +42,8 @@ enum Task {
     Compare(compare::Options),
     /// Print the parity report: one row against several, per operation and model
     Parity,
+    /// Build the program with the MLX backend on Linux, or test it there (`mlx-host test`)
+    MlxHost(mlx_host::Options),
     /// Make test data
     #[command(subcommand)]
     Fixtures(fixtures::Fixture),
@@ -69,6 +72,7 @@ fn run(task: Task) -> Result<()> {
         Task::Test => ci::test(),
         Task::Compare(options) => compare::run(&options),
         Task::Parity => shell::Line::new(PARITY).run(),
+        Task::MlxHost(options) => mlx_host::run(&options),
         Task::Fixtures(fixture) => fixtures::run(&fixture),
         Task::Fuzz(options) => fuzz::run(&options),
     }

@@ -35,6 +35,19 @@ impl Line {
         self
     }
 
+    /// Adds words that hold no blanks.
+    pub(crate) fn words(mut self, line: &str) -> Self {
+        self.words
+            .extend(line.split_whitespace().map(str::to_owned));
+        self
+    }
+
+    /// Adds words, each of which may hold blanks.
+    pub(crate) fn args(mut self, words: &[String]) -> Self {
+        self.words.extend_from_slice(words);
+        self
+    }
+
     fn command(&self) -> Result<Command> {
         let (program, args) = self.words.split_first().context("an empty command line")?;
         let mut command = Command::new(program);
