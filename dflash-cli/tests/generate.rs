@@ -440,6 +440,7 @@ fn a_trace_holds_a_line_per_round() {
             "drafted",
             "accepted",
             "produced",
+            "near_ties",
             "draft_ms",
             "verify_ms",
             "commit_ms",
