@@ -12,7 +12,7 @@ pub const BUILD_FEATURES: [(&str, &str); 2] = [("mlx", "mlx"), ("candle", "candl
 /// The built-in backends, the preferred one first.
 pub fn factories() -> Vec<Box<dyn BackendFactory>> {
     vec![
-        #[cfg(target_os = "macos")]
+        #[cfg(all(feature = "mlx", target_os = "macos"))]
         dflash_mlx::factory(),
         #[cfg(feature = "candle")]
         dflash_candle::factory(),
