@@ -16,6 +16,7 @@
 //! | [`models`], [`draft`] | targets and drafts, each written once for all backends | layers |
 //! | [`spec`] | the round loop, acceptance, sampling, the engine | models by what they do, no tensors |
 //! | [`load`] | from files to an engine | everything |
+//! | [`metal`] | kernels for Apple's GPUs as text, shared by backends | backend |
 //! | `testing` | recorded results, conformance, fakes (feature `testing`) | everything |
 //!
 //! There are two seams. [`Backend`](backend::Backend) is what a tensor library has to offer;
@@ -67,6 +68,7 @@ pub mod draft;
 pub mod dtype;
 pub mod error;
 pub mod load;
+pub mod metal;
 pub mod models;
 pub mod nn;
 pub mod spec;

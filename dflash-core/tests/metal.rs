@@ -1,0 +1,6 @@
+//! The Metal kernels' bodies, compiled as C++ and compared with the reference backend.
+
+mod metal {
+    mod delta;
+    mod host;
+}
