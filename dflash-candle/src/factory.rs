@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 use candle_core::Device;
 use dflash_core::backend::factory::{BackendFactory, DeviceClass, DeviceInfo, Support};
-use dflash_core::backend::{Backend, Implementation, Op};
-use dflash_core::load::{LoadRequest, Loaded, load_on};
+use dflash_core::backend::{Backend, Chip, Implementation, Op};
+use dflash_core::load::{DraftPlan, LoadRequest, Loaded, load_on, load_with};
 use dflash_core::models::ModelInfo;
 use dflash_core::{DType, Error, Result};
 
@@ -108,14 +108,29 @@ fn load_cpu(request: &LoadRequest) -> Result<Loaded> {
 }
 
 fn load_gpu(device: Device, mut request: LoadRequest) -> Result<Loaded> {
-    let dtype = format::choose(&mut request)?;
+    let plan = DraftPlan::for_request(chip(&device), request.dtype, &request)?;
+    let dtype = format::choose(&mut request, plan.as_ref())?;
     if let Some(threads) = request.threads {
         check_threads(threads)?;
         request
             .notes
             .push(format!("threads: {threads} is not used on a GPU"));
     }
-    load_on(&CandleDevice::new(device, dtype), 1, &request)
+    let backend = CandleDevice::new(device, dtype);
+    let drafting = plan.map(|plan| (backend.with_dtype(plan.dtype), plan));
+    let planned = drafting.as_ref().map(|(b, plan)| (b, plan.clone()));
+    load_with(&backend, planned, 1, &request)
+}
+
+/// What a GPU computes with.
+fn chip(device: &Device) -> Chip {
+    #[cfg(all(feature = "metal", target_os = "macos"))]
+    if let Ok(metal) = device.as_metal_device() {
+        return Chip::from_architecture(&metal.metal_device().architecture_name());
+    }
+    // The processor stands in for a GPU in tests.
+    debug_assert!(!device.is_metal());
+    Chip::Gpu
 }
 
 fn check_threads(threads: usize) -> Result<()> {

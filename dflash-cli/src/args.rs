@@ -113,6 +113,11 @@ pub(crate) struct ModelArgs {
     /// Number format of the target's activations
     #[arg(long, value_enum, default_value_t = Format::Auto)]
     pub(crate) dtype: Format,
+    /// Quantize the draft's projections when they are loaded: w2, w4 or w8; then a16 or a32 for the width of its activations
+    /// if the chip's own choice is not wanted; then :gs32, :gs64 or :gs128 (`w4`, `w8a32:gs32`). `none` keeps them as stored,
+    /// `auto` as well where nothing is measured
+    #[arg(long, value_name = "SPEC", default_value = "none")]
+    pub(crate) draft_quant: String,
     /// Keep at most the newest N-1 context rows in the draft, on every layer [default: the draft's]
     #[arg(long, value_name = "N")]
     pub(crate) draft_window: Option<usize>,

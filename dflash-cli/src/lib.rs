@@ -37,7 +37,7 @@ mod pick;
 mod reference;
 
 pub use dflash_core::backend::factory::{BackendFactory, DeviceClass, DeviceInfo, Support};
-pub use dflash_core::config::GenerationConfig;
+pub use dflash_core::config::{ActivationWidth, DraftQuant, DraftSpec, GenerationConfig};
 pub use dflash_core::load::{
     DraftSummary, EmbeddedModel, LoadReport, LoadRequest, Loaded, ModelSource,
 };

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use dflash_core::backend::factory::{BackendFactory, DeviceClass};
-use dflash_core::config::TargetConfig;
+use dflash_core::backend::factory::{BackendFactory, DeviceClass, Support};
+use dflash_core::config::{DraftQuant, QuantConfig, TargetConfig};
 use dflash_core::load::{LoadRequest, Loaded, ModelFiles, ModelSource};
 use dflash_core::models::ModelInfo;
-use dflash_core::{DType, Result};
+use dflash_core::{DType, Error, Result};
 
 use crate::pick::{factories, pick};
 
@@ -35,6 +35,8 @@ pub struct LoadOptions {
     pub dtype: Option<DType>,
     /// Threads on the processor; `None` takes one per core.
     pub threads: Option<usize>,
+    /// How the draft's projections are kept in memory.
+    pub draft_quant: DraftQuant,
     /// Keep at most the newest `draft_window - 1` context rows in the draft; `None` takes the draft's own windows.
     pub draft_window: Option<usize>,
 }
@@ -49,6 +51,7 @@ impl LoadOptions {
             device: None,
             dtype: None,
             threads: None,
+            draft_quant: DraftQuant::AsStored,
             draft_window: None,
         }
     }
@@ -72,15 +75,65 @@ pub fn load_among(factories: &[Box<dyn BackendFactory>], options: &LoadOptions) 
     let files = ModelFiles::open(&options.model)?;
     let info = model_info(&files, files.target_config()?);
     let (factory, reason) = pick(factories, &options.backend, options.device, &info)?;
+    if let Some(draft) = &options.draft {
+        check_quantized_draft(factories, factory, options, draft, &info)?;
+    }
     factory.load(&LoadRequest {
         target: options.model.clone(),
         draft: options.draft.clone(),
         device: options.device,
         dtype: options.dtype,
         draft_window: options.draft_window,
+        draft_quant: options.draft_quant,
         threads: options.threads,
         backend_reason: reason,
         notes: Vec::new(),
+    })
+}
+
+/// Refuses a backend that does not compute the draft's quantized weights, be they so in the file or quantized at load.
+fn check_quantized_draft(
+    factories: &[Box<dyn BackendFactory>],
+    picked: &dyn BackendFactory,
+    options: &LoadOptions,
+    draft: &ModelSource,
+    target: &ModelInfo,
+) -> Result<()> {
+    let quantization = match options.draft_quant {
+        DraftQuant::Packed(spec) => Some(QuantConfig::uniform(spec.weights())),
+        DraftQuant::AsStored | DraftQuant::Auto => {
+            ModelFiles::open(draft)?.draft_config()?.quantization
+        }
+    };
+    let Some(quantization) = quantization else {
+        return Ok(());
+    };
+    let spec = quantization.global;
+    let mut info = target.clone();
+    info.config.quantization = Some(quantization);
+    let Support::Refused(why) = picked.supports(&info) else {
+        return Ok(());
+    };
+    let others: Vec<_> = factories
+        .iter()
+        .filter(|f| !matches!(f.supports(&info), Support::Refused(_)))
+        .map(|f| f.name())
+        .collect();
+    let available = if others.is_empty() {
+        "none".into()
+    } else {
+        others.join(", ")
+    };
+    Err(Error::Unavailable {
+        what: format!(
+            "a draft of {} bits in groups of {}",
+            spec.bits, spec.group
+        ),
+        reason: format!(
+            "the backend `{}` does not run it ({why}); backends that do: {available}",
+            picked.name()
+        ),
+        hint: Some("name such a backend with `--backend`, or keep the draft's floats with `--draft-quant none`".into()),
     })
 }
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use dflash::text::Reasoning;
 use dflash::{
-    BackendChoice, DType, DeviceClass, Error, LoadOptions, ModelSource, Request, Result, Sampling,
-    resolve,
+    BackendChoice, DType, DeviceClass, DraftQuant, Error, LoadOptions, ModelSource, Request,
+    Result, Sampling, resolve,
 };
 
 use crate::args::{Device, Format, GenerateArgs, ModelArgs, RunArgs, Switch};
@@ -92,6 +92,10 @@ pub(crate) fn check_draft(
     if load.draft.is_none() {
         let idle = [
             ("--draft-window", load.draft_window.is_some()),
+            (
+                "--draft-quant",
+                matches!(load.draft_quant, DraftQuant::Packed(_)),
+            ),
             ("--block-size", request.block_size.is_some()),
         ];
         notes.extend(
@@ -132,6 +136,7 @@ pub(crate) fn load_options(args: &ModelArgs, notes: &mut Vec<String>) -> Result<
             "0 is out of range, expected at least 1",
         ));
     }
+    let draft_quant = args.draft_quant.parse()?;
     let backend = match args.backend.as_str() {
         "auto" => BackendChoice::Auto,
         name => BackendChoice::Named(name.into()),
@@ -155,6 +160,7 @@ pub(crate) fn load_options(args: &ModelArgs, notes: &mut Vec<String>) -> Result<
         dtype,
         threads: args.threads,
         draft_window: args.draft_window,
+        draft_quant,
     })
 }
 

@@ -10,6 +10,7 @@ mod readers {
     mod draft_rope;
     mod golden;
     mod hostile;
+    mod quantizer;
     mod support;
     mod target_config;
 }

@@ -53,6 +53,15 @@ impl Mlx {
         }
     }
 
+    /// The same device with activations in another format; counters and what is remembered are shared.
+    #[must_use]
+    pub fn with_dtype(&self, dtype: DType) -> Self {
+        Self {
+            dtype,
+            ..self.clone()
+        }
+    }
+
     /// How it serves an operation.
     pub const fn serves(op: Op) -> Implementation {
         match op {

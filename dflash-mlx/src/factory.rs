@@ -3,15 +3,19 @@
 use std::sync::OnceLock;
 
 use dflash_core::backend::factory::{BackendFactory, DeviceClass, DeviceInfo, Support};
-use dflash_core::backend::{Implementation, Op};
+use dflash_core::backend::{Chip, Implementation, Op};
 use dflash_core::config::QuantMode;
-use dflash_core::load::{LoadRequest, Loaded, ModelFiles, ModelSource, load_on};
+use dflash_core::draft::DraftModule;
+use dflash_core::load::{
+    DraftPlan, LoadRequest, Loaded, ModelFiles, ModelSource, Role, activations, load_with,
+};
 use dflash_core::models::ModelInfo;
 use dflash_core::{DType, Error, Result};
 use mlx_rs::{Device, DeviceType};
 
 use crate::array::at;
 use crate::backend::Mlx;
+use crate::kernels::device::architecture;
 use crate::weight::Place;
 
 /// Loads models on MLX.
@@ -96,27 +100,37 @@ impl BackendFactory for MlxFactory {
                 "threads: {threads} is not used by MLX, which has its own"
             ));
         }
-        let (place, dtype) = match wanted {
-            DeviceClass::Gpu => (Place::Metal, request.dtype.unwrap_or(DType::Bf16)),
-            DeviceClass::Cpu => (Place::Processor, request.dtype.unwrap_or(DType::F32)),
+        let (place, chip) = match wanted {
+            DeviceClass::Gpu => (
+                Place::Metal,
+                Chip::from_architecture(&architecture(DeviceType::Gpu).unwrap_or_default()),
+            ),
+            DeviceClass::Cpu => (Place::Processor, Chip::Processor),
         };
-        if dtype == DType::F16 && request.draft.is_some() {
-            let reason = "drafts overflow in f16, expected bf16 or f32";
-            return Err(Error::request("dtype", reason)
-                .with_hint("use `--dtype auto`, or load the target without a draft"));
-        }
+        let dtype = request
+            .dtype
+            .unwrap_or_else(|| activations(chip, Role::Target).0);
+        let plan = DraftPlan::for_request(chip, request.dtype, &request)?;
+        let all = |_: &str| true;
         request
             .notes
-            .extend(widened(&request.target, "target", dtype)?);
-        if let Some(draft) = &request.draft {
-            let note = widened(draft, "draft", dtype)?;
+            .extend(widened(&request.target, "target", dtype, all)?);
+        if let (Some(draft), Some(plan)) = (&request.draft, &plan) {
+            let kept = |name: &str| {
+                let module = DraftModule::of(name);
+                plan.quantize.is_none() || !module.is_some_and(DraftModule::is_quantized)
+            };
+            let note = widened(draft, "draft", plan.dtype, kept)?;
             request.notes.extend(note);
         }
         Device::set_default(&match wanted {
             DeviceClass::Gpu => Device::gpu(),
             DeviceClass::Cpu => Device::cpu(),
         });
-        let loaded = load_on(&Mlx::new(place, dtype), 1, &request);
+        let backend = Mlx::new(place, dtype);
+        let drafting = plan.map(|plan| (backend.with_dtype(plan.dtype), plan));
+        let planned = drafting.as_ref().map(|(b, plan)| (b, plan.clone()));
+        let loaded = load_with(&backend, planned, 1, &request);
         if loaded.is_err() {
             // What a failed load left behind for reuse is of no use to anybody.
             at("clear_cache", mlx_rs::memory::clear_cache())?;
@@ -125,14 +139,19 @@ impl BackendFactory for MlxFactory {
     }
 }
 
-/// A note if a model's plain matrices do not have the format of the activations.
-fn widened(source: &ModelSource, model: &str, activations: DType) -> Result<Option<String>> {
+/// A note if those of a model's plain matrices that `concerns` names do not have the format of the activations.
+fn widened(
+    source: &ModelSource,
+    model: &str,
+    activations: DType,
+    concerns: impl Fn(&str) -> bool,
+) -> Result<Option<String>> {
     let files = ModelFiles::open(source)?;
     let other = |dtype: DType| dtype != activations && dtype != DType::F32;
     let bytes: usize = files
         .checkpoint
         .tensors()
-        .filter(|t| t.shape.len() > 1 && t.dtype.float().is_some_and(other))
+        .filter(|t| t.shape.len() > 1 && t.dtype.float().is_some_and(other) && concerns(t.name))
         .map(|t| t.bytes)
         .sum();
     Ok((bytes > 0).then(|| {

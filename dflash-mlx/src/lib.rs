@@ -16,6 +16,8 @@ mod delta;
 #[cfg(any(target_os = "macos", feature = "host"))]
 mod factory;
 #[cfg(any(target_os = "macos", feature = "host"))]
+mod kernels;
+#[cfg(any(target_os = "macos", feature = "host"))]
 mod kv;
 #[cfg(any(target_os = "macos", feature = "host"))]
 mod moe;

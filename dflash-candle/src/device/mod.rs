@@ -62,6 +62,15 @@ impl CandleDevice {
         }
     }
 
+    /// The same device with activations in another format; the counter and what is remembered are shared.
+    #[must_use]
+    pub fn with_dtype(&self, dtype: DType) -> Self {
+        Self {
+            dtype,
+            ..self.clone()
+        }
+    }
+
     /// How it serves an operation, on every device and in every format.
     ///
     /// Native are those written here with candle's operations; the others are core's composites.

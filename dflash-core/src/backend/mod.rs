@@ -21,12 +21,14 @@
 //! * At the exact level a row's result does not depend on the other rows of the call.
 //! * Callers pass shapes that fit (loaders have checked them); a backend reports a misfit as an error, never as a panic.
 
+mod chip;
 pub mod factory;
 pub mod fallback;
 pub mod host;
 pub mod reference;
 mod types;
 
+pub use chip::Chip;
 pub use types::{
     Block, BlockRule, DeltaParams, Drafted, Exactness, Implementation, KvShape, MoeParams, Op,
     PathRule, RopeSpec, Unary, Visibility,

@@ -14,6 +14,7 @@ mod index;
 mod mmap;
 mod names;
 mod open;
+mod quantize;
 mod tensor;
 mod weight;
 
@@ -21,5 +22,6 @@ pub use bytes::Bytes;
 pub use claims::Claims;
 pub use experts::Experts;
 pub use open::{Checkpoint, TensorInfo};
+pub use quantize::{Unfit, quantize};
 pub use tensor::{StoredTensor, StoredType};
 pub use weight::WeightSource;

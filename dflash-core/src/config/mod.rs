@@ -8,6 +8,7 @@
 
 mod draft;
 mod draft_keys;
+mod draft_quant;
 mod generation;
 mod json;
 mod keys;
@@ -19,6 +20,7 @@ mod target_attention;
 mod target_layers;
 
 pub use draft::{Dflash2Config, DraftConfig, DraftKind, DraftLayer};
+pub use draft_quant::{ActivationWidth, DraftQuant, DraftSpec};
 pub use generation::GenerationConfig;
 pub use quant::{QuantConfig, QuantMode, QuantSpec};
 pub use rope::{RopeConfig, RopeScaling};

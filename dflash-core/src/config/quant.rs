@@ -63,6 +63,14 @@ pub struct QuantConfig {
 }
 
 impl QuantConfig {
+    /// One format for every module that has scales.
+    pub const fn uniform(global: QuantSpec) -> Self {
+        Self {
+            global,
+            modules: BTreeMap::new(),
+        }
+    }
+
     /// How the module at `path` (as the file names it, without `.weight`) is quantized *if it has
     /// scales*; `None` if the configuration says that it is stored plainly.
     pub fn for_module(&self, path: &str) -> Option<QuantSpec> {

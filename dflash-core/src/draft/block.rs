@@ -3,15 +3,25 @@
 use std::cell::RefCell;
 
 use super::layer::Layer;
+use super::packing::{Packed, Packing};
 use super::selector::Selector;
 use super::state::DraftState;
 use crate::backend::{Backend, Drafted, RopeSpec, Unary};
 use crate::checkpoint::Checkpoint;
-use crate::config::DraftConfig;
+use crate::config::{DraftConfig, QuantSpec};
 use crate::models::{Borrowed, Context, Target};
-use crate::nn::{Builder, Linear, Norm};
+use crate::nn::{Builder, Linear, Norm, Repack};
 use crate::spec::{DraftMemory, DraftModel, ProposalRule};
 use crate::{Error, Result};
+
+/// How a draft is loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DraftOptions {
+    /// Bounds the context of every layer.
+    pub window: Option<usize>,
+    /// Quantizes the projections.
+    pub quantize: Option<QuantSpec>,
+}
 
 /// A draft bound to its target, whose embedding and head it borrows.
 #[derive(Debug)]
@@ -31,6 +41,7 @@ pub struct Draft<B: Backend> {
     embedding_scale: f32,
     multiplier: f32,
     soft_cap: Option<f32>,
+    packed: Option<Packed>,
     /// Mask ids by number of slots.
     masks: RefCell<Vec<Option<B::Ids>>>,
 }
@@ -45,31 +56,34 @@ pub struct BlockTrace<B: Backend> {
 }
 
 impl<B: Backend> Draft<B> {
-    /// Claims a checkpoint's tensors and borrows the target's embedding and head. `window` bounds the context of every layer.
-    /// Notes name what was skipped by rule.
+    /// Claims a checkpoint's tensors and borrows the target's embedding and head.
+    /// Notes name what was skipped by rule, and projections that could not be quantized.
     ///
     /// # Errors
-    /// Tensors that are missing, of another shape or not claimed, by name. Pairing is the caller's to check first.
+    /// Tensors that are missing, of another shape or not claimed, by name; no projection can be quantized as asked. Pairing
+    /// is the caller's to check first.
     pub fn load(
         backend: &B,
         config: &DraftConfig,
         checkpoint: &Checkpoint,
         borrowed: Borrowed<B>,
-        window: Option<usize>,
+        options: DraftOptions,
     ) -> Result<(Self, Vec<String>)> {
         let mut claims = checkpoint.claims_for_draft(config)?;
-        let b = &mut Builder::new(backend, &mut claims);
+        let mut packing = options.quantize.map(Packing::new);
+        let repack = packing.as_mut().map(|p| p as &mut dyn Repack);
+        let b = &mut Builder::new(backend, &mut claims).through(repack);
         let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
         let windows: Vec<Option<usize>> = config
             .layers
             .iter()
-            .map(|l| shorter(l.window, window))
+            .map(|l| shorter(l.window, options.window))
             .collect();
         let embedding_scale = match config.input_embedding_scale {
             Some(scale) if scale != 1.0 => scale,
             _ => borrowed.embedding_scale,
         };
-        let draft = Self {
+        let mut draft = Self {
             backend: backend.clone(),
             fc: b.linear("fc", hidden, config.target_layer_ids.len() * hidden, false)?,
             context_norm: b.norm("hidden_norm", hidden, eps)?,
@@ -97,10 +111,22 @@ impl<B: Backend> Draft<B> {
             embedding_scale,
             multiplier: config.output_multiplier,
             soft_cap: config.softcap,
+            packed: None,
             masks: RefCell::new(vec![None; config.block_size]),
             borrowed,
         };
-        Ok((draft, claims.finish()?))
+        let mut notes = claims.finish()?;
+        if let Some(packing) = packing {
+            let (packed, kept) = packing.finish()?;
+            draft.packed = Some(packed);
+            notes.extend(kept);
+        }
+        Ok((draft, notes))
+    }
+
+    /// What quantization at load has done, if it was asked for.
+    pub fn packed(&self) -> Option<&Packed> {
+        self.packed.as_ref()
     }
 
     /// The context rows `hidden_norm(fc(concat(taps)))` of committed tokens: `[1, rows, hidden]`.

@@ -3,10 +3,14 @@
 mod block;
 mod conv;
 mod layer;
+mod modules;
+mod packing;
 mod pairing;
 mod selector;
 mod state;
 
-pub use block::{BlockTrace, Draft};
+pub use block::{BlockTrace, Draft, DraftOptions};
+pub use modules::DraftModule;
+pub use packing::Packed;
 pub use pairing::{Pair, check_pair};
 pub use state::DraftState;

@@ -1,26 +1,46 @@
 //! Builds an engine on a backend: read, pair, claim, bind.
 
 use super::files::ModelFiles;
+use super::plan::DraftPlan;
 use super::report::{CacheSummary, DraftSummary, LoadReport};
 use super::{LoadRequest, Loaded, ModelSource};
-use crate::backend::{Backend, Exactness, Op};
+use crate::backend::{Backend, Chip, Exactness, Op};
 use crate::cache::Cache;
 #[cfg(not(feature = "text"))]
 use crate::config::TargetConfig;
 use crate::config::{DraftConfig, DraftKind};
-use crate::draft::{Draft, check_pair};
+use crate::draft::{Draft, DraftOptions, check_pair};
 use crate::models::Target;
 use crate::spec::{EngineParts, SpecEngine, TextDecoder};
-use crate::{Error, Result};
+use crate::{DType, Error, Result};
 
-/// Loads target and draft on a backend.
+/// Loads target and draft on a backend that computes on the processor, both with its activations.
 ///
 /// # Errors
 /// Whatever reading, pairing or the backend finds; nothing is left behind.
 pub fn load_on<B: Backend>(backend: &B, threads: usize, request: &LoadRequest) -> Result<Loaded> {
+    let asked = Some(backend.dtype()).filter(|dtype| *dtype != DType::F32);
+    let plan = DraftPlan::for_request(Chip::Processor, asked, request)?;
+    load_with(backend, plan.map(|plan| (backend, plan)), threads, request)
+}
+
+/// Loads a target on a backend, and the draft with a plan on another handle of it, whose activations are the plan's.
+///
+/// # Errors
+/// Whatever reading, pairing or the backend finds; nothing is left behind.
+pub fn load_with<B: Backend>(
+    backend: &B,
+    planned: Option<(&B, DraftPlan)>,
+    threads: usize,
+    request: &LoadRequest,
+) -> Result<Loaded> {
     let files = ModelFiles::open(&request.target)?;
     let config = files.target_config()?;
     let draft_files = request.draft.as_ref().map(open_draft).transpose()?;
+    if draft_files.is_some() != planned.is_some() {
+        let reason = "a request with a draft has a plan for it, one without has none";
+        return Err(Error::request("draft", reason));
+    }
     let mut notes: Vec<String> = [
         &request.notes,
         &config.notes,
@@ -77,7 +97,20 @@ pub fn load_on<B: Backend>(backend: &B, threads: usize, request: &LoadRequest) -
         notes,
     };
     let mut draft = None;
-    if let Some((source, files, config)) = &draft_files {
+    if let (Some((source, files, config)), Some((backend, plan))) = (&draft_files, planned) {
+        if backend.dtype() != plan.dtype {
+            let what = format!(
+                "a draft with activations in {} beside a target in {}",
+                plan.dtype,
+                backend.dtype()
+            );
+            return Err(Error::Unsupported {
+                what,
+                by: Some(format!("the {} backend", backend.name())),
+                hint: Some("use `--dtype f32`, or another `--draft-quant`".into()),
+            });
+        }
+        report.notes.extend(plan.notes.iter().cloned());
         target.set_taps(&config.target_layer_ids)?;
         if let Some(window) = request.draft_window.filter(|w| *w < 2) {
             return Err(Error::request(
@@ -90,7 +123,10 @@ pub fn load_on<B: Backend>(backend: &B, threads: usize, request: &LoadRequest) -
             config,
             &files.checkpoint,
             target.decoder().lend(),
-            request.draft_window,
+            DraftOptions {
+                window: request.draft_window,
+                quantize: plan.quantize,
+            },
         )?;
         report.notes.extend(
             config
@@ -101,7 +137,10 @@ pub fn load_on<B: Backend>(backend: &B, threads: usize, request: &LoadRequest) -
                 .chain(skipped)
                 .map(|note| format!("draft: {note}")),
         );
-        report.draft = Some(summary(backend, source, files, config));
+        report.draft = Some(DraftSummary {
+            packed: loaded.packed().cloned(),
+            ..summary(&plan, source, files, config)
+        });
         draft = Some(loaded);
     }
     for note in &report.notes {
@@ -128,8 +167,8 @@ fn open_draft(source: &ModelSource) -> Result<(ModelSource, ModelFiles, DraftCon
     Ok((source.clone(), files, config))
 }
 
-fn summary<B: Backend>(
-    backend: &B,
+fn summary(
+    plan: &DraftPlan,
     source: &ModelSource,
     files: &ModelFiles,
     config: &DraftConfig,
@@ -140,13 +179,10 @@ fn summary<B: Backend>(
             DraftKind::DFlash1 => "dflash",
             DraftKind::DFlash2 => "dflash2",
         },
-        quant: None,
-        dtype: backend.dtype(),
-        dtype_reason: format!(
-            "activations of the {} backend on {}",
-            backend.name(),
-            backend.device()
-        ),
+        quant: plan.spec(),
+        packed: None,
+        dtype: plan.dtype,
+        dtype_reason: plan.reason.clone(),
         block_size: config.block_size,
         taps: config.target_layer_ids.clone(),
         weight_bytes: files.checkpoint.total_bytes(),

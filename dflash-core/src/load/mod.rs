@@ -2,16 +2,19 @@
 
 mod build;
 mod files;
+mod plan;
 mod report;
 mod source;
 
-pub use build::load_on;
+pub use build::{load_on, load_with};
 pub use files::ModelFiles;
+pub use plan::{DraftPlan, Role, activations};
 pub use report::{CacheSummary, DraftSummary, LoadReport};
 pub use source::{EmbeddedModel, ModelSource};
 
 use crate::DType;
 use crate::backend::factory::DeviceClass;
+use crate::config::DraftQuant;
 use crate::spec::Engine;
 
 /// What to load, and how. Shared by all backends.
@@ -27,6 +30,8 @@ pub struct LoadRequest {
     pub dtype: Option<DType>,
     /// Keep at most the newest `draft_window - 1` context rows in the draft, on every layer; at least 2.
     pub draft_window: Option<usize>,
+    /// How the draft's projections are kept in memory.
+    pub draft_quant: DraftQuant,
     /// Threads on the processor; `None` takes one per core.
     pub threads: Option<usize>,
     /// Why this backend runs it, for the report.
@@ -44,6 +49,7 @@ impl LoadRequest {
             device: None,
             dtype: None,
             draft_window: None,
+            draft_quant: DraftQuant::AsStored,
             threads: None,
             backend_reason: "asked for".into(),
             notes: Vec::new(),

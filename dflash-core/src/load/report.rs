@@ -3,6 +3,7 @@
 use crate::DType;
 use crate::backend::{Exactness, Implementation, Op};
 use crate::cache::CacheKind;
+use crate::draft::Packed;
 
 /// What an engine is made of; every choice with its reason.
 #[derive(Debug, Clone)]
@@ -62,8 +63,10 @@ pub struct DraftSummary {
     pub reference: String,
     /// `dflash` or `dflash2`.
     pub kind: &'static str,
-    /// Format of its weights after loading; `None` as stored.
+    /// Format of its quantized weights and of its activations, as a spec (`w4a32:gs64`); `None` if no weight is quantized.
     pub quant: Option<String>,
+    /// What quantization at load has done, if it was asked for.
+    pub packed: Option<Packed>,
     /// Format of its activations.
     pub dtype: DType,
     /// Why that format.

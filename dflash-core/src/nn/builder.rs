@@ -1,10 +1,19 @@
 //! Claims a layer's tensors and hands them to the backend.
 
 use crate::backend::Backend;
-use crate::checkpoint::Claims;
+use crate::checkpoint::{Claims, WeightSource};
 use crate::{DType, Result};
 
 use super::{Linear, Norm};
+
+/// Changes how matrices are kept, between the file and the backend.
+pub trait Repack: std::fmt::Debug {
+    /// The matrix of a module, changed or as it is.
+    ///
+    /// # Errors
+    /// The implementation's.
+    fn weight(&mut self, module: &str, source: WeightSource) -> Result<WeightSource>;
+}
 
 /// Makes layers from a checkpoint's tensors; names are canonical, without a nest.
 #[derive(Debug)]
@@ -13,12 +22,24 @@ pub struct Builder<'a, B: Backend> {
     pub backend: &'a B,
     /// Where they come from, each once.
     pub claims: &'a mut Claims,
+    repack: Option<&'a mut dyn Repack>,
 }
 
 impl<'a, B: Backend> Builder<'a, B> {
     /// A builder over a checkpoint's claims.
     pub fn new(backend: &'a B, claims: &'a mut Claims) -> Self {
-        Self { backend, claims }
+        Self {
+            backend,
+            claims,
+            repack: None,
+        }
+    }
+
+    /// A builder that hands matrices on through `repack`.
+    #[must_use]
+    pub fn through(mut self, repack: Option<&'a mut dyn Repack>) -> Self {
+        self.repack = repack;
+        self
     }
 
     /// `module.weight` `[outputs, inputs]` and, if `bias`, `module.bias` `[outputs]`.
@@ -46,7 +67,10 @@ impl<'a, B: Backend> Builder<'a, B> {
     /// # Errors
     /// A missing tensor or another shape, by name.
     pub fn weight(&mut self, module: &str, outputs: usize, inputs: usize) -> Result<B::Weight> {
-        let source = self.claims.weight(module, outputs, inputs)?;
+        let mut source = self.claims.weight(module, outputs, inputs)?;
+        if let Some(repack) = &mut self.repack {
+            source = repack.weight(module, source)?;
+        }
         self.backend.weight(source)
     }
 

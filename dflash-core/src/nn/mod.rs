@@ -9,7 +9,7 @@ mod moe;
 mod norm;
 
 pub use attention::{Attention, AttentionShape, Heads};
-pub use builder::Builder;
+pub use builder::{Builder, Repack};
 pub use gated_delta::GatedDelta;
 pub use linear::Linear;
 pub use mlp::Mlp;

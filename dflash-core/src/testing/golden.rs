@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::record::Record;
 use crate::backend::Backend;
-use crate::draft::Draft;
+use crate::draft::{Draft, DraftOptions};
 use crate::load::{LoadRequest, Loaded, ModelFiles, ModelSource, load_on};
 use crate::models::{Context, Target};
 use crate::spec::{DraftModel, Request, Step, TargetModel};
@@ -92,7 +92,7 @@ pub fn check_draft<B: Backend>(
         &config,
         &files.checkpoint,
         model.decoder().lend(),
-        None,
+        DraftOptions::default(),
     )?;
     let mut found = Vec::new();
     let mut first = None;

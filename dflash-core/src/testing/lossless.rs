@@ -7,7 +7,7 @@ use super::fakes::{Behaviour, FakeDraft};
 use super::golden;
 use crate::Result;
 use crate::backend::Backend;
-use crate::draft::Draft;
+use crate::draft::{Draft, DraftOptions};
 use crate::models::Target;
 use crate::spec::{Report, Request, Sampling, TargetModel};
 
@@ -251,7 +251,10 @@ pub fn load_pair<B: Backend>(
         &config,
         &files.checkpoint,
         model.decoder().lend(),
-        window,
+        DraftOptions {
+            window,
+            ..DraftOptions::default()
+        },
     )?;
     Ok((model, draft))
 }

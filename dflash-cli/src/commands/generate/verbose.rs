@@ -74,10 +74,18 @@ pub(crate) fn loaded(messages: Messages, report: &LoadReport, request: &Request)
             draft.kind,
             draft.block_size,
             words::bytes(draft.weight_bytes),
-            draft.quant.as_deref().unwrap_or("as stored"),
+            draft.quant.as_deref().unwrap_or("none"),
             draft.dtype,
             draft.dtype_reason,
         ));
+        if let Some(packed) = &draft.packed {
+            messages.line(&format!(
+                "quantized   {} projections of the draft: {} in the file, {} in memory",
+                packed.matrices,
+                words::bytes(packed.stored_bytes),
+                words::bytes(packed.bytes),
+            ));
+        }
     }
     for (kind, name) in [
         (Implementation::Native, "native"),

@@ -105,6 +105,22 @@ pub(super) struct Draft {
     pub(super) head_dim: usize,
     pub(super) rope_theta: f64,
     pub(super) selector: Option<Selector>,
+    pub(super) modules: Vec<Module>,
+}
+
+/// A kind of tensor in a draft.
+#[derive(Debug, Serialize)]
+pub(super) struct Module {
+    /// `projections`, `norms`, …
+    pub(super) kind: &'static str,
+    pub(super) tensors: usize,
+    pub(super) bytes: usize,
+    /// Number formats as in the files, each with its tensors.
+    pub(super) formats: BTreeMap<&'static str, usize>,
+    /// Whether `--draft-quant` quantizes it.
+    pub(super) quantizable: bool,
+    /// The groups of `--draft-quant` that fit all its matrices.
+    pub(super) groups: Vec<usize>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]

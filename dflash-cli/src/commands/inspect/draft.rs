@@ -1,9 +1,12 @@
 //! A draft's description.
 
+use std::collections::BTreeMap;
+
 use dflash_core::config::{DraftConfig, DraftKind};
+use dflash_core::draft::DraftModule;
 use dflash_core::load::ModelFiles;
 
-use super::document::{Document, Draft, DraftLayer, Kind, Selector};
+use super::document::{Document, Draft, DraftLayer, Kind, Module, Selector};
 use super::memory;
 use crate::args::InspectArgs;
 use crate::failure::Failure;
@@ -15,7 +18,9 @@ pub(super) fn describe(
 ) -> Result<Document, Failure> {
     let tokenizer = files.tokenizer()?;
     let (tokens, chat_template) = super::tokens(tokenizer.as_ref());
+    let modules = modules(files, config.quantization.is_some());
     let draft = Draft {
+        modules,
         block_size: config.block_size,
         taps: config.target_layer_ids.clone(),
         mask_token_id: config.mask_token_id,
@@ -56,4 +61,42 @@ pub(super) fn describe(
         memory: memory::of_draft(&config),
         notes: super::notes(files, &config.notes, tokenizer.as_ref()),
     })
+}
+
+/// The kinds of tensors that the files hold.
+fn modules(files: &ModelFiles, quantized: bool) -> Vec<Module> {
+    let describe = |kind: DraftModule| {
+        let tensors: Vec<_> = files
+            .checkpoint
+            .tensors()
+            .filter(|t| DraftModule::of(t.name) == Some(kind))
+            .collect();
+        let mut formats: BTreeMap<&'static str, usize> = BTreeMap::new();
+        for tensor in &tensors {
+            *formats.entry(tensor.dtype.name()).or_default() += 1;
+        }
+        let quantizable = kind.is_quantized() && !quantized;
+        let fits = |group: &usize| {
+            let width = |shape: &[usize]| shape.last().copied().unwrap_or(0);
+            tensors
+                .iter()
+                .all(|t| width(t.shape).is_multiple_of(*group))
+        };
+        Module {
+            kind: kind.name(),
+            tensors: tensors.len(),
+            bytes: tensors.iter().map(|t| t.bytes).sum(),
+            formats,
+            quantizable,
+            groups: [32, 64, 128]
+                .into_iter()
+                .filter(|group| quantizable && fits(group))
+                .collect(),
+        }
+    };
+    DraftModule::ALL
+        .into_iter()
+        .map(describe)
+        .filter(|m| m.tensors > 0)
+        .collect()
 }

@@ -209,6 +209,30 @@ fn of_draft(lines: &mut Lines, architecture: &str, draft: &Draft) {
     for (layers, layer) in words::runs(&draft.layers) {
         lines.fact("", format_args!("{layers}: {}", draft_layer(layer)));
     }
+    for (at, m) in draft.modules.iter().enumerate() {
+        let formats: Vec<_> = m
+            .formats
+            .iter()
+            .map(|(name, count)| format!("{count} {name}"))
+            .collect();
+        let quantized = match (m.quantizable, m.groups.is_empty()) {
+            (false, _) => String::new(),
+            (true, false) => format!(
+                "; `--draft-quant` quantizes them, in groups of {}",
+                list(&m.groups)
+            ),
+            (true, true) => "; `--draft-quant` quantizes those whose rows are whole groups".into(),
+        };
+        lines.fact(
+            if at == 0 { "modules" } else { "" },
+            format_args!(
+                "{}: {} ({}){quantized}",
+                m.kind,
+                words::bytes(m.bytes),
+                formats.join(", ")
+            ),
+        );
+    }
     if let Some(s) = &draft.selector {
         lines.fact(
             "convolution",

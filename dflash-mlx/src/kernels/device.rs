@@ -1,0 +1,46 @@
+//! What a device says about itself.
+
+use std::ffi::CStr;
+use std::ptr;
+
+use mlx_rs::DeviceType;
+
+/// The architecture's name of a kind of device (`applegpu_g13s`), if it tells one.
+pub(crate) fn architecture(class: DeviceType) -> Option<String> {
+    // SAFETY: plain constructors, which take no pointers; `device` and `info` are freed below and not used after that.
+    let (device, mut info) = unsafe {
+        (
+            mlx_sys::mlx_device_new_type(class.into(), 0),
+            mlx_sys::mlx_device_info_new(),
+        )
+    };
+    let mut text = ptr::null();
+    // SAFETY: both handles are live, the key is a C string, and `text` is read only where the call succeeded: it then points
+    // to a C string that belongs to `info`, which is copied before `info` is freed.
+    let found = unsafe {
+        let told = mlx_sys::mlx_device_info_get(&raw mut info, device) == 0
+            && mlx_sys::mlx_device_info_get_string(&raw mut text, info, c"architecture".as_ptr())
+                == 0
+            && !text.is_null();
+        told.then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+    };
+    // SAFETY: made above, freed once.
+    unsafe {
+        mlx_sys::mlx_device_info_free(info);
+        mlx_sys::mlx_device_free(device);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the name is depends on the machine; that it is a name, and the same one twice, does not.
+    #[test]
+    fn the_processor_tells_its_name() {
+        let name = architecture(DeviceType::Cpu);
+        assert_eq!(name, architecture(DeviceType::Cpu));
+        assert!(name.is_none_or(|n| !n.is_empty()));
+    }
+}
