@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 use candle_core::Device;
 use dflash_core::backend::factory::{BackendFactory, DeviceClass, DeviceInfo, Support};
 use dflash_core::backend::{Backend, Chip, Implementation, Op};
-use dflash_core::load::{DraftPlan, LoadRequest, Loaded, load_on, load_with};
+use dflash_core::config::QuantMode;
+use dflash_core::load::{DraftPlan, LoadRequest, Loaded, ModelFiles, load_on, load_with};
 use dflash_core::models::ModelInfo;
 use dflash_core::{DType, Error, Result};
 
@@ -66,12 +67,17 @@ impl BackendFactory for CandleFactory {
     }
 
     fn supports(&self, model: &ModelInfo) -> Support {
-        match &model.config.quantization {
-            Some(_) => {
-                Support::Refused("quantized checkpoints are not computed by this backend".into())
+        let modes = model.config.quantization.iter().flat_map(|q| {
+            let modules = q.overrides().filter_map(|(_, spec)| spec);
+            std::iter::once(q.global).chain(modules)
+        });
+        for spec in modes {
+            if spec.mode != QuantMode::Affine {
+                let name = spec.mode.name();
+                return Support::Refused(format!("weights in {name} are not read yet"));
             }
-            None => Support::Native,
         }
+        Support::Native
     }
 
     fn operations(&self) -> Vec<(Op, Implementation)> {
@@ -84,7 +90,7 @@ impl BackendFactory for CandleFactory {
     }
 
     fn load(&self, request: &LoadRequest) -> Result<Loaded> {
-        let (place, note) = choose(request.device, open_gpu)?;
+        let (place, note) = choose(request.device, open_gpu, || packed(request))?;
         let mut request = request.clone();
         request.notes.extend(note);
         match place {
@@ -141,15 +147,31 @@ fn check_threads(threads: usize) -> Result<()> {
     Ok(())
 }
 
-/// The processor if it is asked for, the GPU if it is asked for, else the GPU where it starts. A note if a GPU did not start.
+/// Whether a model of the request is quantized.
+fn packed(request: &LoadRequest) -> Result<bool> {
+    let target = ModelFiles::open(&request.target)?.target_config()?;
+    let draft = match &request.draft {
+        Some(source) => ModelFiles::open(source)?.draft_config()?.quantization,
+        None => None,
+    };
+    Ok(target.quantization.is_some() || draft.is_some())
+}
+
+/// The processor if it is asked for, the GPU if it is asked for, else the GPU where it starts and
+/// computes the files as they are. A note if a GPU is not used though nobody asked for the processor.
 fn choose<D>(
     wanted: Option<DeviceClass>,
     open: impl FnOnce() -> Result<D, NoGpu>,
+    packed: impl FnOnce() -> Result<bool>,
 ) -> Result<(Place<D>, Option<String>)> {
     if wanted == Some(DeviceClass::Cpu) {
         return Ok((Place::Cpu, None));
     }
     match (open(), wanted) {
+        (Ok(_), None) if packed()? => Ok((
+            Place::Cpu,
+            Some("packed weights are not computed on the GPU; the processor is used".into()),
+        )),
         (Ok(gpu), _) => Ok((Place::Gpu(gpu), None)),
         (Err(NoGpu::NotBuilt), None) => Ok((Place::Cpu, None)),
         (Err(NoGpu::Failed(reason)), None) => Ok((
@@ -239,24 +261,42 @@ mod tests {
         let opened = || Ok::<_, NoGpu>("gpu");
         for wanted in [None, Some(DeviceClass::Gpu)] {
             assert_eq!(
-                choose(wanted, opened).expect("there is one"),
+                choose(wanted, opened, || Ok(false)).expect("there is one"),
                 (Place::Gpu("gpu"), None)
             );
         }
         let untouched = || -> Result<&str, NoGpu> { panic!("the GPU was not asked for") };
         assert_eq!(
-            choose(Some(DeviceClass::Cpu), untouched).expect("always"),
+            choose(Some(DeviceClass::Cpu), untouched, || Ok(true)).expect("always"),
             (Place::Cpu, None)
         );
     }
 
     #[test]
+    fn packed_files_are_for_the_processor() {
+        let opened = || Ok::<_, NoGpu>("gpu");
+        let (place, note) = choose(None, opened, || Ok(true)).expect("the processor is there");
+        assert_eq!(place, Place::Cpu);
+        assert!(note.is_some_and(|n| n.contains("packed")));
+        let asked = choose(Some(DeviceClass::Gpu), opened, || Ok(true)).expect("as asked");
+        assert_eq!(asked, (Place::Gpu("gpu"), None));
+        let target = LoadRequest::new(recorded("mlx-4bit"));
+        assert!(packed(&target).expect("a target"));
+        assert!(!packed(&pair()).expect("a pair"));
+        let refused = load_gpu(Device::Cpu, target).map(|l| l.engine.report().dtype);
+        let error = refused.expect_err("the GPU does not compute it");
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        assert!(error.hint().is_some_and(|h| h.contains("--device cpu")));
+    }
+
+    #[test]
     fn a_gpu_that_does_not_start_is_noted_or_an_error() {
         let failed = || Err::<(), _>(NoGpu::Failed("metal: no device".into()));
-        let (place, note) = choose(None, failed).expect("the processor is there");
+        let (place, note) = choose(None, failed, || Ok(false)).expect("the processor is there");
         assert_eq!(place, Place::Cpu);
         assert!(note.is_some_and(|n| n.contains("metal: no device")));
-        let error = choose(Some(DeviceClass::Gpu), failed).expect_err("it was asked for");
+        let error =
+            choose(Some(DeviceClass::Gpu), failed, || Ok(false)).expect_err("it was asked for");
         assert!(error.to_string().contains("metal: no device"), "{error}");
         assert!(error.is_usage());
     }
@@ -265,10 +305,11 @@ mod tests {
     fn a_build_without_gpus_says_which_feature_brings_them() {
         let none = || Err::<(), _>(NoGpu::NotBuilt);
         assert_eq!(
-            choose(None, none).expect("the processor is there"),
+            choose(None, none, || Ok(true)).expect("the processor is there"),
             (Place::Cpu, None)
         );
-        let error = choose(Some(DeviceClass::Gpu), none).expect_err("it was asked for");
+        let error =
+            choose(Some(DeviceClass::Gpu), none, || Ok(true)).expect_err("it was asked for");
         let hint = error.hint().expect("how to get it");
         assert!(hint.contains("candle-metal") && hint.contains("candle-cuda"));
     }
@@ -280,18 +321,20 @@ mod tests {
         assert!(failed(|| candle_core::bail!("refused")).contains("refused"));
     }
 
+    /// A model of a recorded folder.
+    fn recorded(name: &str) -> ModelSource {
+        let golden = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../dflash-core/tests/golden/qwen3"
+        );
+        ModelSource::Folder(Path::new(golden).join(name))
+    }
+
     /// A request for a recorded pair, whose files are bf16.
     fn pair() -> LoadRequest {
-        let folder = |name: &str| {
-            let golden = concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/../dflash-core/tests/golden/qwen3"
-            );
-            ModelSource::Folder(Path::new(golden).join(name))
-        };
         LoadRequest {
-            draft: Some(folder("d1")),
-            ..LoadRequest::new(folder("target"))
+            draft: Some(recorded("d1")),
+            ..LoadRequest::new(recorded("target"))
         }
     }
 

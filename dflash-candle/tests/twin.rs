@@ -4,20 +4,34 @@ use dflash_candle::CandleCpu;
 use dflash_core::backend::reference::Reference;
 use dflash_core::testing::twin::{NAMES, Packing, TwinOptions, check_text, write};
 
-#[test]
-fn twins_run_and_say_what_the_reference_says() {
+fn check(packing: Packing) {
     for name in NAMES {
         let scratch = tempfile::tempdir().expect("a folder");
         let options = TwinOptions {
             layers: Some(4),
-            packing: Packing::None,
+            packing,
             tiny: true,
             seed: 7,
         };
         write(name, &options, scratch.path()).expect("it is written");
         let (found, tokens) = check_text(&CandleCpu::new(2), scratch.path()).expect("it runs");
-        assert!(found.is_empty(), "{name}: {found:?}");
+        assert!(found.is_empty(), "{name}, {packing:?}: {found:?}");
         let (_, expected) = check_text(&Reference::new(), scratch.path()).expect("it runs");
-        assert_eq!(tokens, expected, "{name}");
+        assert_eq!(tokens, expected, "{name}, {packing:?}");
     }
+}
+
+#[test]
+fn twins_run_and_say_what_the_reference_says() {
+    check(Packing::None);
+}
+
+#[test]
+fn twins_packed_in_four_bits() {
+    check(Packing::Affine { bits: 4 });
+}
+
+#[test]
+fn twins_packed_in_eight_bits() {
+    check(Packing::Affine { bits: 8 });
 }

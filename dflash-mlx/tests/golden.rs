@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use dflash_core::DType;
-use dflash_core::testing::golden::{F32_TOLERANCE, check_folder};
+use dflash_core::testing::golden::{F32_TOLERANCE, check_folder, check_quantized};
 use dflash_mlx::{Mlx, Place};
 
 fn folder(name: &str) -> PathBuf {
@@ -19,13 +19,20 @@ fn check(name: &str) {
     assert!(found.is_empty(), "{name}:\n{}", found.join("\n"));
 }
 
+fn check_packed(name: &str) {
+    let backend = Mlx::new(Place::Processor, DType::F32);
+    let found = check_quantized(&backend, &folder(name)).expect("the folder loads");
+    assert!(found.is_empty(), "{name}:\n{}", found.join("\n"));
+}
+
 macro_rules! folders {
-    ($($test:ident: $name:literal),* $(,)?) => {
-        $(#[test] fn $test() { check($name); })*
+    ($check:ident: $($test:ident: $name:literal),* $(,)?) => {
+        $(#[test] fn $test() { $check($name); })*
     };
 }
 
 folders! {
+    check:
     qwen3: "qwen3",
     qwen3_tied: "qwen3-tied",
     qwen3_sliding: "qwen3-swa",
@@ -33,4 +40,14 @@ folders! {
     qwen3_moe: "qwen3-moe",
     qwen35: "qwen3.5",
     qwen35_moe: "qwen3.5-moe",
+}
+
+folders! {
+    check_packed:
+    packed_qwen3: "qwen3",
+    packed_qwen3_tied: "qwen3-tied",
+    packed_llama3: "llama3",
+    packed_qwen3_moe: "qwen3-moe",
+    packed_qwen35: "qwen3.5",
+    packed_qwen35_moe: "qwen3.5-moe",
 }

@@ -1,65 +1,97 @@
 //! Matrices that stay in the bytes of their file.
 
-use dflash_core::checkpoint::{Bytes, Experts, StoredTensor, WeightSource};
+use dflash_core::checkpoint::{Bytes, Experts, WeightSource};
 use dflash_core::{DType, Error, Result};
 
-use crate::kernels::cpu::{Expert, Matrix};
+use crate::kernels::cpu::{Codes, Expert, Matrix};
 
-/// A matrix `[outputs, inputs]`, widened in registers by each product.
+/// A matrix `[outputs, inputs]`, widened by each product.
 #[derive(Debug)]
 pub struct CpuWeight {
-    bytes: Bytes,
-    dtype: DType,
+    numbers: Numbers,
     outputs: usize,
     inputs: usize,
 }
 
+#[derive(Debug)]
+enum Numbers {
+    Plain {
+        bytes: Bytes,
+        dtype: DType,
+    },
+    Affine {
+        codes: Bytes,
+        scales: Bytes,
+        biases: Bytes,
+        factors: DType,
+        bits: usize,
+        group: usize,
+    },
+}
+
 impl CpuWeight {
     pub(super) fn new(source: WeightSource) -> Result<Self> {
-        match source {
-            WeightSource::Plain(tensor) => Self::plain(tensor),
-            WeightSource::Affine {
-                codes, bits, group, ..
-            } => Err(Error::Unsupported {
-                what: format!("`{}`: {bits}-bit weights in groups of {group}", codes.name),
-                by: Some("the candle backend".into()),
-                hint: Some("use `--backend reference`, or the unquantized checkpoint".into()),
-            }),
-        }
-    }
-
-    fn plain(tensor: StoredTensor) -> Result<Self> {
-        let fits = |t: &StoredTensor| match (t.float_dtype(), t.shape.as_slice()) {
-            (Some(dtype), &[outputs, inputs])
-                if inputs > 0 && t.bytes.len() == outputs * inputs * dtype.size() =>
-            {
-                Some((dtype, outputs, inputs))
-            }
-            _ => None,
-        };
-        let Some((dtype, outputs, inputs)) = fits(&tensor) else {
-            let found = format!(
-                "{:?} of {:?} in {} bytes",
-                tensor.shape,
-                tensor.dtype,
-                tensor.bytes.len()
-            );
+        source.check()?;
+        let (outputs, inputs) = (source.out(), source.inp());
+        if inputs == 0 {
             return Err(Error::shape(
-                format!("weight `{}`", tensor.name),
-                "[outputs, inputs] of f32, bf16 or f16",
-                found,
+                format!("weight `{}`", source.name()),
+                "at least one column",
+                inputs,
             ));
+        }
+        let numbers = match source {
+            WeightSource::Plain(tensor) => Numbers::Plain {
+                dtype: tensor.float()?,
+                bytes: tensor.bytes,
+            },
+            WeightSource::Affine {
+                codes,
+                scales,
+                biases,
+                bits,
+                group,
+                ..
+            } => Numbers::Affine {
+                factors: scales.float()?,
+                codes: codes.bytes,
+                scales: scales.bytes,
+                biases: biases.bytes,
+                bits: usize::from(bits),
+                group,
+            },
         };
         Ok(Self {
-            bytes: tensor.bytes,
-            dtype,
+            numbers,
             outputs,
             inputs,
         })
     }
 
     pub(super) fn matrix(&self) -> Matrix<'_> {
-        Matrix::new(&self.bytes, self.dtype, self.outputs, self.inputs)
+        match &self.numbers {
+            Numbers::Plain { bytes, dtype } => {
+                Matrix::new(bytes, *dtype, self.outputs, self.inputs)
+            }
+            Numbers::Affine {
+                codes,
+                scales,
+                biases,
+                factors,
+                bits,
+                group,
+            } => {
+                let codes = Codes {
+                    codes,
+                    scales,
+                    biases,
+                    factors: *factors,
+                    bits: *bits,
+                    group: *group,
+                };
+                Matrix::coded(codes, self.outputs, self.inputs)
+            }
+        }
     }
 
     pub(super) fn outputs(&self) -> usize {

@@ -360,10 +360,7 @@ impl Claims {
         let shape = |columns: usize| [lead, &[out, columns]].concat();
         let codes = self.require(&format!("{module}.weight"), &shape(inp / 32 * bits))?;
         if codes.dtype != StoredType::U32 {
-            return Err(
-                Error::unsupported(format!("tensor `{}` in {}", codes.name, codes.dtype))
-                    .with_hint("codes are stored in U32 words"),
-            );
+            return Err(codes.not_words());
         }
         let scales = self.float(&format!("{module}.scales"), &shape(inp / group))?;
         let biases = self.float(&format!("{module}.biases"), &shape(inp / group))?;

@@ -214,6 +214,20 @@ impl StoredTensor {
         Some(first / row)
     }
 
+    /// The floating-point format.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if weights cannot have the tensor's type.
+    pub fn float(&self) -> Result<DType> {
+        self.float_dtype().ok_or_else(|| self.not_a_float())
+    }
+
+    /// The refusal of codes that are not words.
+    pub(super) fn not_words(&self) -> Error {
+        Error::unsupported(format!("tensor `{}` in {}", self.name, self.dtype))
+            .with_hint("codes are stored in U32 words")
+    }
+
     /// The refusal of a tensor whose type no weight can have.
     pub(super) fn not_a_float(&self) -> Error {
         Error::unsupported(format!("tensor `{}` in {}", self.name, self.dtype))

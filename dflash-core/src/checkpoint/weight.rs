@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::tensor::StoredTensor;
+use super::tensor::{StoredTensor, StoredType};
+use crate::{Error, Result};
 
 /// The weight of a linear layer or an embedding, `[out, in]`, in its stored format.
 #[derive(Debug, Clone)]
@@ -69,6 +70,60 @@ impl WeightSource {
         }
     }
 
+    /// Checks that the tensors have the sizes and number formats that the fields say. Every backend
+    /// may rely on it after this; weights that [`super::Claims`] hands out pass.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if sizes do not fit, [`Error::Unsupported`] for a number format.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Self::Plain(tensor) => {
+                let dtype = tensor.float()?;
+                let &[out, inp] = tensor.shape.as_slice() else {
+                    return Err(Error::shape(
+                        format!("weight `{}`", tensor.name),
+                        "[out, in]",
+                        format!("{:?}", tensor.shape),
+                    ));
+                };
+                sized(tensor, out * inp * dtype.size())
+            }
+            Self::Affine {
+                codes,
+                scales,
+                biases,
+                bits,
+                group,
+                out,
+                inp,
+            } => {
+                let fits = (1..=8).contains(bits) && matches!(group, 32 | 64 | 128);
+                if !fits || !inp.is_multiple_of(*group) {
+                    return Err(Error::shape(
+                        format!("weight `{}`", codes.name),
+                        "1 to 8 bits and whole groups of 32, 64 or 128 in a row",
+                        format!("{inp} columns of {bits} bits in groups of {group}"),
+                    ));
+                }
+                if codes.dtype != StoredType::U32 {
+                    return Err(codes.not_words());
+                }
+                sized(codes, out * (inp / 8 * usize::from(*bits)))?;
+                let dtype = scales.float()?;
+                if biases.float()? != dtype {
+                    return Err(Error::shape(
+                        format!("number format of `{}`", biases.name),
+                        format!("that of its scales, {}", scales.dtype),
+                        biases.dtype,
+                    ));
+                }
+                let factors = out * (inp / group) * dtype.size();
+                sized(scales, factors)?;
+                sized(biases, factors)
+            }
+        }
+    }
+
     /// The rows `range` as a weight of their own, without copying.
     ///
     /// # Panics
@@ -96,4 +151,17 @@ impl WeightSource {
             },
         }
     }
+}
+
+/// # Errors
+/// A tensor does not have that many bytes.
+fn sized(tensor: &StoredTensor, expected: usize) -> Result<()> {
+    if tensor.bytes.len() == expected {
+        return Ok(());
+    }
+    Err(Error::shape(
+        format!("bytes of `{}`", tensor.name),
+        expected,
+        tensor.bytes.len(),
+    ))
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::record::Record;
 use crate::backend::Backend;
+use crate::config::TargetConfig;
 use crate::draft::{Draft, DraftOptions};
 use crate::load::{LoadRequest, Loaded, ModelFiles, ModelSource, load_on};
 use crate::models::{Context, Target};
@@ -15,6 +16,40 @@ use crate::{Error, Result};
 
 /// Largest error allowed, as a fraction of the largest recorded magnitude, for f32 activations: rounding of sums in another order.
 pub const F32_TOLERANCE: f32 = 2e-4;
+
+/// The same for hybrid targets that mlx-lm has quantized and run: its normalization of keys and its rounding of routers differ.
+pub const QUANTIZED_HYBRID_TOLERANCE: f32 = 2e-2;
+
+/// Logits and greedy tokens of the quantized targets `mlx-4bit` and `mlx-8bit` of a folder, as far as it has them. Returns what differs.
+///
+/// # Errors
+/// If one cannot be loaded, or there is none.
+pub fn check_quantized<B: Backend>(backend: &B, folder: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    let present: Vec<&str> = ["mlx-4bit", "mlx-8bit"]
+        .into_iter()
+        .filter(|name| folder.join(name).is_dir())
+        .collect();
+    if present.is_empty() {
+        return Err(Error::NotFound {
+            path: folder.into(),
+            reason: "it has no quantized target".into(),
+        });
+    }
+    for name in present {
+        let target = folder.join(name);
+        let hybrid = TargetConfig::read(&target)?.architecture.is_hybrid();
+        let tolerance = if hybrid {
+            QUANTIZED_HYBRID_TOLERANCE
+        } else {
+            F32_TOLERANCE
+        };
+        let record = folder.join(format!("{name}.golden.safetensors"));
+        let differences = check_target(backend, &target, &record, tolerance)?;
+        found.extend(differences.into_iter().map(|d| format!("{name}: {d}")));
+    }
+    Ok(found)
+}
 
 /// Logits, layer outputs and greedy tokens of a target, in chunks of 1, 4, 7 and whole. Returns what differs.
 ///

@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 
 use dflash_core::DType;
 
-use super::isa::Kernel;
-use super::linear::Matrix;
+use super::isa::{Isa, Kernel};
+use super::matrix::{Matrix, Numbers};
 use super::simd::{LANES, Simd};
 use super::tile::{Bf16, F16, F32, Format, STEP};
 use super::{Cpu, Shared};
@@ -27,7 +27,14 @@ pub fn embedding(cpu: &Cpu, table: Matrix<'_>, ids: &[u32], scale: f32, out: &mu
             let id = ids[i] as usize;
             // SAFETY: every row belongs to one task.
             let out = unsafe { all.part(i * inner..(i + 1) * inner) };
-            widen(cpu, table.rows(id..id + 1), table.dtype(), scale, out);
+            match table.numbers {
+                Numbers::Plain { dtype, .. } => {
+                    widen(cpu.isa, table.rows(id..id + 1), dtype, scale, out);
+                }
+                Numbers::Coded(codes) => codes.with_rows(cpu.isa, inner, id..id + 1, |row| {
+                    out.iter_mut().zip(row).for_each(|(o, x)| *o = x * scale);
+                }),
+            }
         }
     });
 }
@@ -55,26 +62,26 @@ impl Kernel for Ahead<'_> {
 ///
 /// # Panics
 /// If `bytes` does not hold as many numbers as `out`.
-pub fn widen(cpu: &Cpu, bytes: &[u8], dtype: DType, scale: f32, out: &mut [f32]) {
+pub(crate) fn widen(isa: Isa, bytes: &[u8], dtype: DType, scale: f32, out: &mut [f32]) {
     assert_eq!(
         bytes.len(),
         out.len() * dtype.size(),
         "invariant: as many numbers as results"
     );
     match dtype {
-        DType::F32 => cpu.isa.run(Widen::<F32> {
+        DType::F32 => isa.run(Widen::<F32> {
             bytes,
             scale,
             out,
             format: PhantomData,
         }),
-        DType::Bf16 => cpu.isa.run(Widen::<Bf16> {
+        DType::Bf16 => isa.run(Widen::<Bf16> {
             bytes,
             scale,
             out,
             format: PhantomData,
         }),
-        DType::F16 => cpu.isa.run(Widen::<F16> {
+        DType::F16 => isa.run(Widen::<F16> {
             bytes,
             scale,
             out,
@@ -175,7 +182,7 @@ mod tests {
             for dtype in [DType::F32, DType::Bf16, DType::F16] {
                 let (bytes, _) = encode(&[f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -0.0], dtype);
                 let mut out = [0.0; 4];
-                widen(&cpu, &bytes[1..], dtype, 1.0, &mut out);
+                widen(cpu.isa, &bytes[1..], dtype, 1.0, &mut out);
                 assert_eq!((out[0], out[1]), (f32::INFINITY, f32::NEG_INFINITY));
                 assert!(out[2].is_nan() && out[3].is_sign_negative());
             }

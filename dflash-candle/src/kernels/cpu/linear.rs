@@ -1,80 +1,19 @@
 //! Matrix products with weights in their file's format.
 //!
-//! `out[r, o] = Σ_k x[r, k] · w[o, k]`. Weight rows are widened in registers and never copied to a
-//! second buffer. Up to the rows of one row block (at least sixteen) the weights are read once per
+//! `out[r, o] = Σ_k x[r, k] · w[o, k]`. Weight rows are widened in registers, those stored as codes
+//! eight at a time in scratch memory; the matrix is never copied. Up to the rows of one row block (at least sixteen) the weights are read once per
 //! product; longer inputs go in row blocks that fit in the second-level cache.
 
 use std::ops::Range;
 
-use dflash_core::DType;
-
 use super::math::Activation;
+use super::matrix::Matrix;
 use super::packing::Packing;
 use super::part::{GluPart, Operand, Part};
-use super::tile::{Bf16, F16, F32, Format};
 use super::{Cpu, filled};
 
 /// Columns per task are a multiple of this: the widest tile.
 pub(crate) const COLUMN_GRANULE: usize = 8;
-
-/// A weight matrix `[outputs, inner]`, row-major little-endian bytes, possibly unaligned.
-#[derive(Debug, Clone, Copy)]
-pub struct Matrix<'a> {
-    bytes: &'a [u8],
-    pub(crate) dtype: DType,
-    pub(crate) outputs: usize,
-    pub(crate) inner: usize,
-}
-
-impl<'a> Matrix<'a> {
-    /// The matrix in `bytes`.
-    ///
-    /// # Panics
-    /// If the length of `bytes` is not that of `outputs * inner` numbers.
-    pub fn new(bytes: &'a [u8], dtype: DType, outputs: usize, inner: usize) -> Self {
-        assert_eq!(
-            bytes.len(),
-            outputs * inner * dtype.size(),
-            "invariant: a weight's bytes match its shape"
-        );
-        Self {
-            bytes,
-            dtype,
-            outputs,
-            inner,
-        }
-    }
-
-    /// Rows of the matrix, outputs of the product.
-    pub fn outputs(&self) -> usize {
-        self.outputs
-    }
-
-    /// Columns of the matrix, the length of an input row.
-    pub fn inner(&self) -> usize {
-        self.inner
-    }
-
-    /// The storage format.
-    pub fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    /// Whether packed rows hold even and odd places apart.
-    pub(crate) fn interleaved(&self) -> bool {
-        match self.dtype {
-            DType::F32 => F32::INTERLEAVED,
-            DType::Bf16 => Bf16::INTERLEAVED,
-            DType::F16 => F16::INTERLEAVED,
-        }
-    }
-
-    /// The bytes of some rows.
-    pub(crate) fn rows(&self, range: Range<usize>) -> &'a [u8] {
-        let size = self.inner * self.dtype.size();
-        &self.bytes[range.start * size..range.end * size]
-    }
-}
 
 /// `x · wᵀ (+ bias)` for `rows` rows of `x`: `[rows, outputs]`.
 ///

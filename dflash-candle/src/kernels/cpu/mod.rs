@@ -7,17 +7,19 @@
 //! exactly, which is what makes speculative output identical to plain output by construction.
 //!
 //! Activations are `f32`, row-major. Weights stay in their file's format and are widened in
-//! registers. Shapes are checked on entry with `assert!`: callers validate user data, so a failing
+//! registers, packed ones a few rows at a time. Shapes are checked on entry with `assert!`: callers validate user data, so a failing
 //! check is a bug of the caller, and the checks are what the `unsafe` code inside relies on.
 
 mod attention;
 mod attention_tile;
+mod codes;
 mod conv;
 mod embedding;
 mod gated_delta;
 mod isa;
 mod linear;
 mod math;
+mod matrix;
 mod moe;
 mod norm;
 mod packing;
@@ -34,15 +36,17 @@ mod tile;
 mod testing;
 
 pub use attention::{Attention, KeysValues, attention};
+pub use codes::Codes;
 pub use conv::{DynamicKernel, dynamic_conv, short_conv};
-pub use embedding::{embedding, widen};
+pub use embedding::embedding;
 pub use gated_delta::{GatedDelta, GatedDeltaRows, MAX_KEY_DIM, gated_delta};
 pub use isa::Isa;
-pub use linear::{Matrix, glu, linear};
+pub use linear::{glu, linear};
 pub use math::{
     Activation, add, exp_in_place, gelu_in_place, glu_in_place, mul, sigmoid_gate_in_place,
     sigmoid_in_place, silu_in_place, softplus, tanh_in_place,
 };
+pub use matrix::Matrix;
 pub use moe::{Expert, Routes, moe};
 pub use norm::{gated_rms_norm, rms_norm};
 pub use pool::Pool;

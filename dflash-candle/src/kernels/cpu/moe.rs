@@ -4,8 +4,9 @@
 //! chose it. The results are then added row by row, in the order in which that row lists its
 //! experts; what other rows chose has no influence.
 
-use super::linear::{Matrix, split_columns};
+use super::linear::split_columns;
 use super::math::Activation;
+use super::matrix::Matrix;
 use super::packing::Packing;
 use super::part::{GluPart, Operand, Part};
 use super::scratch::with_scratch;

@@ -3,7 +3,7 @@
 use super::Cpu;
 use super::Shared;
 use super::isa::Isa;
-use super::linear::Matrix;
+use super::matrix::Matrix;
 use super::scratch::with_scratch;
 use super::tile::{Pack, packed_len};
 

@@ -6,9 +6,11 @@ use std::ops::Range;
 use dflash_core::DType;
 
 use super::Shared;
+use super::codes::Codes;
 use super::isa::{Isa, Kernel};
-use super::linear::{COLUMN_GRANULE, Matrix};
+use super::linear::COLUMN_GRANULE;
 use super::math::{Activation, glu_here};
+use super::matrix::{Matrix, Numbers};
 use super::scratch::with_scratch;
 use super::simd::Simd;
 use super::tile::{Bf16, F16, F32, Format, Operands, block, packed_len};
@@ -95,41 +97,105 @@ impl<'a> Operand<'a> {
         assert!(range.end <= self.weight.outputs, "invariant: columns exist");
         // SAFETY: the caller's word is passed on.
         unsafe {
-            match self.weight.dtype {
-                DType::F32 => self.compute_as::<F32>(isa, range, out, stride),
-                DType::Bf16 => self.compute_as::<Bf16>(isa, range, out, stride),
-                DType::F16 => self.compute_as::<F16>(isa, range, out, stride),
+            match self.weight.numbers {
+                Numbers::Plain { dtype, .. } => {
+                    let place = Place {
+                        weights: self.weight.rows(range.clone()),
+                        bias: self.bias.map(|b| &b[range.clone()]),
+                        columns: range.len(),
+                        rows: 0..self.rows,
+                        out,
+                        stride,
+                    };
+                    match dtype {
+                        DType::F32 => self.compute_as::<F32>(isa, place),
+                        DType::Bf16 => self.compute_as::<Bf16>(isa, place),
+                        DType::F16 => self.compute_as::<F16>(isa, place),
+                    }
+                }
+                Numbers::Coded(codes) => self.compute_coded(isa, codes, range, out, stride),
+            }
+        }
+    }
+
+    /// [`Operand::compute`] for rows of codes: a tile of columns is widened once for the rows of a block.
+    ///
+    /// # Safety
+    /// As for [`Operand::compute`].
+    unsafe fn compute_coded(
+        &self,
+        isa: Isa,
+        codes: Codes<'_>,
+        range: Range<usize>,
+        out: *mut f32,
+        stride: usize,
+    ) {
+        let step = row_block(self.weight.inner);
+        for first in (0..self.rows).step_by(step) {
+            let rows = first..(first + step).min(self.rows);
+            for start in range.clone().step_by(COLUMN_GRANULE) {
+                let columns = start..(start + COLUMN_GRANULE).min(range.end);
+                codes.with_rows(isa, self.weight.inner, columns.clone(), |wide| {
+                    // SAFETY: the caller's word covers these columns of every row.
+                    unsafe {
+                        let place = Place {
+                            weights: as_bytes(wide),
+                            bias: self.bias.map(|b| &b[columns.clone()]),
+                            columns: columns.len(),
+                            rows: rows.clone(),
+                            out: out.add(start - range.start),
+                            stride,
+                        };
+                        self.compute_as::<F32>(isa, place);
+                    }
+                });
             }
         }
     }
 
     /// # Safety
-    /// As for [`Operand::compute`].
-    unsafe fn compute_as<W: Format>(
-        &self,
-        isa: Isa,
-        range: Range<usize>,
-        out: *mut f32,
-        stride: usize,
-    ) {
+    /// The place's results must be writable by this thread alone, and its weights in format `W`.
+    unsafe fn compute_as<W: Format>(&self, isa: Isa, place: Place<'_>) {
         if self.rows <= 2 {
             isa.run(Columns::<W, true> {
                 operand: self,
-                range,
-                out,
-                stride,
+                place,
                 format: PhantomData,
             });
         } else {
             isa.run(Columns::<W, false> {
                 operand: self,
-                range,
-                out,
-                stride,
+                place,
                 format: PhantomData,
             });
         }
     }
+}
+
+/// The bytes of numbers.
+fn as_bytes(numbers: &[f32]) -> &[u8] {
+    // SAFETY: every byte of a number is a byte, and the memory is the same.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
+}
+
+/// Rows that are multiplied before the next ones, at least sixteen: their numbers stay in the second-level cache.
+fn row_block(inner: usize) -> usize {
+    (ROW_BLOCK_BYTES / (4 * packed_len(inner).max(1))).clamp(16, 256)
+}
+
+/// Some columns and rows of a product.
+struct Place<'w> {
+    /// The columns' weights, whole rows of the weight matrix.
+    weights: &'w [u8],
+    /// One number per column.
+    bias: Option<&'w [f32]>,
+    /// How many columns.
+    columns: usize,
+    /// Which rows.
+    rows: Range<usize>,
+    /// Where the results of row 0 go, and the distance to the next row's.
+    out: *mut f32,
+    stride: usize,
 }
 
 /// A product with the place of its results.
@@ -172,13 +238,10 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The kernel that computes a column range of a product.
+/// The kernel that computes a place.
 struct Columns<'p, 'a, W, const NARROW: bool> {
     operand: &'p Operand<'a>,
-    range: Range<usize>,
-    /// Where the first row's results go, and the distance to the next row's.
-    out: *mut f32,
-    stride: usize,
+    place: Place<'p>,
     format: PhantomData<W>,
 }
 
@@ -187,32 +250,32 @@ impl<W: Format, const NARROW: bool> Kernel for Columns<'_, '_, W, NARROW> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Operand {
-            x,
-            rows,
-            weight,
-            bias,
-        } = *self.operand;
-        let weights = weight.rows(self.range.clone());
-        let bias = bias.map(|b| &b[self.range.clone()]);
-        let stride = packed_len(weight.inner);
-        let step = (ROW_BLOCK_BYTES / (4 * stride.max(1))).clamp(16, 256);
-        let mut row = 0;
-        while row < rows {
-            let count = step.min(rows - row);
+        let Self { operand, place, .. } = self;
+        let inner = operand.weight.inner;
+        let stride = packed_len(inner);
+        assert!(
+            place.weights.len() >= place.columns * inner * W::BYTES
+                && place.rows.end <= operand.rows
+                && place.bias.is_none_or(|b| b.len() == place.columns),
+            "invariant: weights and inputs are complete"
+        );
+        let step = row_block(inner);
+        let mut row = place.rows.start;
+        while row < place.rows.end {
+            let count = step.min(place.rows.end - row);
             let at = Operands {
-                x: x[row * stride..].as_ptr(),
-                w: weights.as_ptr(),
-                w_stride: weight.inner * W::BYTES,
-                inner: weight.inner,
-                bias,
+                x: operand.x[row * stride..].as_ptr(),
+                w: place.weights.as_ptr(),
+                w_stride: inner * W::BYTES,
+                inner,
+                bias: place.bias,
                 // SAFETY: `Operand::compute` has the caller's word for every row's results.
-                out: unsafe { self.out.add(row * self.stride) },
-                out_stride: self.stride,
+                out: unsafe { place.out.add(row * place.stride) },
+                out_stride: place.stride,
             };
-            // SAFETY: `Operand` checked the sizes of input, weights and bias; the results are
-            // writable by this thread alone, says the caller of `Operand::compute`.
-            unsafe { block::<S, W, NARROW>(s, at, count, self.range.len()) };
+            // SAFETY: the sizes of input, weights and bias were checked; the results are writable
+            // by this thread alone, says the caller of `Operand::compute`.
+            unsafe { block::<S, W, NARROW>(s, at, count, place.columns) };
             row += count;
         }
     }

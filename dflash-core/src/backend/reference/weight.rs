@@ -2,7 +2,7 @@
 
 use super::layers::silu;
 use super::tensor::{RefTensor, dot};
-use crate::checkpoint::{Bytes, StoredTensor, WeightSource};
+use crate::checkpoint::{Bytes, WeightSource};
 use crate::{DType, Error, Result};
 
 /// A matrix `[out, in]` over its file's bytes.
@@ -29,28 +29,12 @@ enum Numbers {
 
 impl RefWeight {
     pub(super) fn load(source: &WeightSource) -> Result<Self> {
-        let (outputs, inputs) = match source {
-            WeightSource::Plain(tensor) => match tensor.shape.as_slice() {
-                &[outputs, inputs] => (outputs, inputs),
-                other => {
-                    return Err(Error::shape(
-                        format!("weight `{}`", tensor.name),
-                        "[out, in]",
-                        format!("{other:?}"),
-                    ));
-                }
-            },
-            WeightSource::Affine { out, inp, .. } => (*out, *inp),
-        };
+        source.check()?;
         let numbers = match source {
-            WeightSource::Plain(tensor) => {
-                let dtype = tensor.float_dtype().ok_or_else(|| unreadable(tensor))?;
-                expect_bytes(tensor, outputs * inputs * dtype.size())?;
-                Numbers::Plain {
-                    dtype,
-                    bytes: tensor.bytes.clone(),
-                }
-            }
+            WeightSource::Plain(tensor) => Numbers::Plain {
+                dtype: tensor.float()?,
+                bytes: tensor.bytes.clone(),
+            },
             WeightSource::Affine {
                 codes,
                 scales,
@@ -58,38 +42,17 @@ impl RefWeight {
                 bits,
                 group,
                 ..
-            } => {
-                let (bits, group) = (usize::from(*bits), *group);
-                if !(1..=8).contains(&bits)
-                    || group == 0
-                    || inputs % group != 0
-                    || inputs * bits % 32 != 0
-                {
-                    let found = format!("{inputs} columns of {bits} bits in groups of {group}");
-                    return Err(Error::shape(
-                        format!("weight `{}`", codes.name),
-                        "1 to 8 bits, whole groups and whole words in a row",
-                        found,
-                    ));
-                }
-                expect_bytes(codes, outputs * inputs * bits / 8)?;
-                let groups = |tensor: &StoredTensor| {
-                    let dtype = tensor.float_dtype().ok_or_else(|| unreadable(tensor))?;
-                    expect_bytes(tensor, outputs * (inputs / group) * dtype.size())?;
-                    tensor.to_f32()
-                };
-                Numbers::Affine {
-                    bits,
-                    group,
-                    codes: codes.bytes.clone(),
-                    scales: groups(scales)?,
-                    biases: groups(biases)?,
-                }
-            }
+            } => Numbers::Affine {
+                bits: usize::from(*bits),
+                group: *group,
+                codes: codes.bytes.clone(),
+                scales: scales.to_f32()?,
+                biases: biases.to_f32()?,
+            },
         };
         Ok(Self {
-            outputs,
-            inputs,
+            outputs: source.out(),
+            inputs: source.inp(),
             numbers,
         })
     }
@@ -189,25 +152,6 @@ pub(super) fn swiglu(gate: &RefWeight, up: &RefWeight, x: &RefTensor) -> Result<
         .zip("swiglu", &up.linear(x, None)?, |g, u| silu(g) * u)
 }
 
-fn unreadable(tensor: &StoredTensor) -> Error {
-    Error::Unsupported {
-        what: format!("tensor `{}` in {}", tensor.name, tensor.dtype),
-        by: Some("the reference backend".into()),
-        hint: Some("weights can be F32, BF16 or F16".into()),
-    }
-}
-
-fn expect_bytes(tensor: &StoredTensor, expected: usize) -> Result<()> {
-    if tensor.bytes.len() == expected {
-        return Ok(());
-    }
-    Err(Error::shape(
-        format!("bytes of `{}`", tensor.name),
-        expected,
-        tensor.bytes.len(),
-    ))
-}
-
 /// Widens little-endian floats.
 fn widen(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     match dtype {
@@ -245,7 +189,7 @@ fn code(stream: &[u8], bit: usize, bits: usize) -> u8 {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::checkpoint::StoredType;
+    use crate::checkpoint::{StoredTensor, StoredType};
 
     pub(in super::super) fn stored(
         dtype: StoredType,

@@ -1,3 +1,5 @@
+use dflash_core::DType;
+
 use super::*;
 use crate::kernels::cpu::testing::{LENGTHS, Numbers, assert_bits, assert_close, contexts, encode};
 

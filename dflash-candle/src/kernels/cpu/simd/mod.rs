@@ -44,6 +44,10 @@ pub(crate) trait Simd: Copy {
     fn load_bf16_pair(self, from: &[u8; 64]) -> (Self::V, Self::V);
     /// Sixteen little-endian f16 numbers in order.
     fn load_f16(self, from: &[u8; 32]) -> Self::V;
+    /// Thirty-two bytes in order, as numbers.
+    fn load_bytes(self, from: &[u8; 32]) -> (Self::V, Self::V);
+    /// Thirty-two half bytes, the lower one of each byte first, as numbers.
+    fn load_nibbles(self, from: &[u8; 16]) -> (Self::V, Self::V);
     /// `a + b`.
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a − b`.

@@ -104,6 +104,14 @@ impl Simd for Neon {
                 widen_f16(vreinterpret_u16_u8(vget_high_u8(b))),
             ]
         }
+        fn load_bytes(from: &[u8; 32]) -> (V, V) {
+            (widen_u8(vld1q_u8(from.as_ptr())), widen_u8(vld1q_u8(from.as_ptr().add(16))))
+        }
+        fn load_nibbles(from: &[u8; 16]) -> (V, V) {
+            let two = vld1q_u8(from.as_ptr());
+            let (even, odd) = (vandq_u8(two, vdupq_n_u8(15)), vshrq_n_u8::<4>(two));
+            (widen_u8(vzip1q_u8(even, odd)), widen_u8(vzip2q_u8(even, odd)))
+        }
         fn add(a: V, b: V) -> V { each!(vaddq_f32, a, b) }
         fn sub(a: V, b: V) -> V { each!(vsubq_f32, a, b) }
         fn mul(a: V, b: V) -> V { each!(vmulq_f32, a, b) }
@@ -182,6 +190,24 @@ unsafe fn scale4(v: float32x4_t, n: float32x4_t) -> float32x4_t {
         let a = vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(half, bias)));
         let b = vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(rest, bias)));
         vmulq_f32(vmulq_f32(v, a), b)
+    }
+}
+
+/// Sixteen bytes as numbers.
+///
+/// # Safety
+/// NEON must be available.
+#[inline(always)]
+unsafe fn widen_u8(bytes: uint8x16_t) -> V {
+    // SAFETY: the caller vouches for NEON.
+    unsafe {
+        let (a, b) = (vmovl_u8(vget_low_u8(bytes)), vmovl_u8(vget_high_u8(bytes)));
+        [
+            vcvtq_f32_u32(vmovl_u16(vget_low_u16(a))),
+            vcvtq_f32_u32(vmovl_u16(vget_high_u16(a))),
+            vcvtq_f32_u32(vmovl_u16(vget_low_u16(b))),
+            vcvtq_f32_u32(vmovl_u16(vget_high_u16(b))),
+        ]
     }
 }
 

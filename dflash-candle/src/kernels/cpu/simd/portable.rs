@@ -67,6 +67,22 @@ impl Simd for Portable {
         out
     }
     #[inline(always)]
+    fn load_bytes(self, from: &[u8; 32]) -> (Self::V, Self::V) {
+        let (mut low, mut high) = ([0.0; LANES], [0.0; LANES]);
+        for i in 0..LANES {
+            (low[i], high[i]) = (f32::from(from[i]), f32::from(from[LANES + i]));
+        }
+        (low, high)
+    }
+    #[inline(always)]
+    fn load_nibbles(self, from: &[u8; 16]) -> (Self::V, Self::V) {
+        let mut bytes = [0; 32];
+        for (i, two) in from.iter().enumerate() {
+            (bytes[2 * i], bytes[2 * i + 1]) = (two & 15, two >> 4);
+        }
+        self.load_bytes(&bytes)
+    }
+    #[inline(always)]
     fn add(self, a: Self::V, b: Self::V) -> Self::V {
         map(a, b, |a, b| a + b)
     }

@@ -67,6 +67,15 @@ impl Simd for Avx512 {
             (_mm512_castsi512_ps(even), _mm512_castsi512_ps(odd))
         }
         fn load_f16(from: &[u8; 32]) -> __m512 { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
+        fn load_bytes(from: &[u8; 32]) -> (__m512, __m512) {
+            let low = _mm_loadu_si128(from.as_ptr().cast());
+            let high = _mm_loadu_si128(from.as_ptr().add(16).cast());
+            (widen16(low), widen16(high))
+        }
+        fn load_nibbles(from: &[u8; 16]) -> (__m512, __m512) {
+            let [low, high] = nibbles(_mm_loadu_si128(from.as_ptr().cast()));
+            (widen16(low), widen16(high))
+        }
         fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
         fn sub(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
         fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
@@ -160,6 +169,15 @@ impl Simd for Avx2 {
             let high = _mm_loadu_si128(from.as_ptr().add(16).cast());
             [_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)]
         }
+        fn load_bytes(from: &[u8; 32]) -> ([__m256; 2], [__m256; 2]) {
+            let low = _mm_loadu_si128(from.as_ptr().cast());
+            let high = _mm_loadu_si128(from.as_ptr().add(16).cast());
+            (widen8(low), widen8(high))
+        }
+        fn load_nibbles(from: &[u8; 16]) -> ([__m256; 2], [__m256; 2]) {
+            let [low, high] = nibbles(_mm_loadu_si128(from.as_ptr().cast()));
+            (widen8(low), widen8(high))
+        }
         fn add(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
         fn sub(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
         fn mul(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
@@ -191,6 +209,47 @@ impl Simd for Avx2 {
             _mm_storeu_ps(out.as_mut_ptr(), _mm_unpacklo_ps(low, high));
             out
         }
+    }
+}
+
+/// The half bytes of sixteen bytes, one per byte: those of the first eight bytes, and of the last.
+///
+/// # Safety
+/// AVX must be available.
+#[inline(always)]
+unsafe fn nibbles(bytes: __m128i) -> [__m128i; 2] {
+    // SAFETY: the caller vouches for AVX.
+    unsafe {
+        let mask = _mm_set1_epi8(15);
+        let even = _mm_and_si128(bytes, mask);
+        let odd = _mm_and_si128(_mm_srli_epi16::<4>(bytes), mask);
+        [_mm_unpacklo_epi8(even, odd), _mm_unpackhi_epi8(even, odd)]
+    }
+}
+
+/// Sixteen bytes as numbers.
+///
+/// # Safety
+/// AVX-512 F must be available.
+#[inline(always)]
+unsafe fn widen16(bytes: __m128i) -> __m512 {
+    // SAFETY: the caller vouches for AVX-512.
+    unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)) }
+}
+
+/// Sixteen bytes as numbers.
+///
+/// # Safety
+/// AVX2 must be available.
+#[inline(always)]
+unsafe fn widen8(bytes: __m128i) -> [__m256; 2] {
+    // SAFETY: the caller vouches for AVX2.
+    unsafe {
+        let high = _mm_unpackhi_epi64(bytes, bytes);
+        [
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(high)),
+        ]
     }
 }
 

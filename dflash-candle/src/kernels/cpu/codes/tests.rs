@@ -1,0 +1,229 @@
+use dflash_core::DType;
+
+use super::*;
+use crate::kernels::cpu::testing::{Numbers, assert_bits, assert_close, contexts, encode, single};
+use crate::kernels::cpu::{Activation, Cpu, Expert, Matrix, Routes, embedding, glu, linear, moe};
+
+/// A stored matrix and the numbers that it stands for.
+struct Sample {
+    codes: Vec<u8>,
+    scales: Vec<u8>,
+    biases: Vec<u8>,
+    dtype: DType,
+    bits: usize,
+    group: usize,
+    shape: (usize, usize),
+    numbers: Vec<f32>,
+}
+
+impl Sample {
+    fn new(bits: usize, group: usize, dtype: DType, outputs: usize, inner: usize) -> Self {
+        let mut random = Numbers::new((bits * group + outputs * inner) as u64);
+        // One byte in front, so that nothing is aligned.
+        let row = inner * bits / 8;
+        let codes: Vec<u8> = (0..=outputs * row)
+            .map(|_| (random.next() * 128.0 + 128.0) as u8)
+            .collect();
+        let groups = outputs * inner / group;
+        let step = 1.0 / (1 << bits) as f32;
+        let scales: Vec<f32> = random.vec(groups).iter().map(|x| x * step).collect();
+        let (scales, wide_scales) = encode(&scales, dtype);
+        let (biases, wide_biases) = encode(&random.vec(groups), dtype);
+        let numbers = (0..outputs * inner)
+            .map(|i| {
+                let code = (0..bits).fold(0, |code, bit| {
+                    let at = i * bits + bit;
+                    code | u32::from(codes[1 + at / 8] >> (at % 8) & 1) << bit
+                });
+                code as f32 * wide_scales[i / group] + wide_biases[i / group]
+            })
+            .collect();
+        Self {
+            codes,
+            scales,
+            biases,
+            dtype,
+            bits,
+            group,
+            shape: (outputs, inner),
+            numbers,
+        }
+    }
+
+    fn codes(&self) -> Codes<'_> {
+        Codes {
+            codes: &self.codes[1..],
+            scales: &self.scales[1..],
+            biases: &self.biases[1..],
+            factors: self.dtype,
+            bits: self.bits,
+            group: self.group,
+        }
+    }
+
+    fn matrix(&self) -> Matrix<'_> {
+        Matrix::coded(self.codes(), self.shape.0, self.shape.1)
+    }
+
+    /// The numbers as a file of f32 holds them.
+    fn wide(&self) -> Vec<u8> {
+        self.numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
+    }
+}
+
+const FORMATS: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
+
+#[test]
+fn codes_of_every_width_are_widened_exactly_by_every_instruction_set() {
+    for bits in 1..=8 {
+        for group in [32, 64, 128] {
+            for dtype in FORMATS {
+                let sample = Sample::new(bits, group, dtype, 11, 384);
+                for cpu in single() {
+                    let what = format!("{cpu:?}, {bits} bits, group {group}, {dtype}");
+                    sample.codes().with_rows(cpu.isa(), 384, 2..9, |rows| {
+                        assert_bits(rows, &sample.numbers[2 * 384..9 * 384], &what);
+                    });
+                    let mut out = vec![0.0; 3 * 384];
+                    embedding(&cpu, sample.matrix(), &[10, 0, 10], 0.5, &mut out);
+                    let expected: Vec<f32> = [10, 0, 10]
+                        .iter()
+                        .flat_map(|id| &sample.numbers[id * 384..(id + 1) * 384])
+                        .map(|x| x * 0.5)
+                        .collect();
+                    assert_bits(&out, &expected, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_company() {
+    for bits in [2, 3, 4, 5, 6, 8] {
+        for group in [32, 64, 128] {
+            for outputs in [1, 13, 300] {
+                let inner = 256;
+                let sample = Sample::new(bits, group, DType::Bf16, outputs, inner);
+                let x = Numbers::new(3).vec(64 * inner);
+                for isa in Isa::available() {
+                    let one = Cpu::with_isa(isa, 1);
+                    let alone: Vec<f32> = x
+                        .chunks(inner)
+                        .flat_map(|x| linear(&one, x, 1, sample.matrix(), None))
+                        .collect();
+                    for threads in 1..=3 {
+                        let cpu = Cpu::with_isa(isa, threads);
+                        for rows in (1..=16).chain([64]) {
+                            let out = linear(&cpu, &x[..rows * inner], rows, sample.matrix(), None);
+                            assert_bits(
+                                &out,
+                                &alone[..rows * outputs],
+                                &format!("{cpu:?} {bits} bits, group {group}, {rows}x{outputs}"),
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Rows in several blocks, columns that end inside a tile, and a bias.
+#[test]
+fn a_product_has_the_bits_of_the_widened_matrix() {
+    for (bits, group, rows, outputs, inner) in [
+        (4, 64, 1, 37, 4096),
+        (4, 64, 3, 37, 4096),
+        (3, 32, 60, 21, 4096),
+        (8, 128, 260, 16, 768),
+    ] {
+        let sample = Sample::new(bits, group, DType::F16, outputs, inner);
+        let (wide, mut random) = (sample.wide(), Numbers::new(5));
+        let (x, bias) = (random.vec(rows * inner), random.vec(outputs));
+        let wide = Matrix::new(&wide, DType::F32, outputs, inner);
+        for cpu in contexts() {
+            assert_bits(
+                &linear(&cpu, &x, rows, sample.matrix(), Some(&bias)),
+                &linear(&cpu, &x, rows, wide, Some(&bias)),
+                &format!("{cpu:?} {bits} bits, {rows}x{inner}x{outputs}"),
+            );
+        }
+        let expected: Vec<f64> = (0..rows * outputs)
+            .map(|i| {
+                let (x, w) = (
+                    &x[i / outputs * inner..],
+                    &sample.numbers[i % outputs * inner..],
+                );
+                let products = x.iter().zip(w).take(inner);
+                let dot: f64 = products.map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+                dot + f64::from(bias[i % outputs])
+            })
+            .collect();
+        let found = linear(&Cpu::new(2), &x, rows, sample.matrix(), Some(&bias));
+        assert_close(&found, &expected, 1e-4, &format!("{bits} bits"));
+    }
+}
+
+/// Gate and up may be stored differently, and so may the experts of a layer.
+#[test]
+fn gates_and_experts_have_the_bits_of_the_widened_matrices() {
+    let (hidden, width, rows) = (128, 96, 9);
+    let samples: Vec<[Sample; 3]> = [(4, 64), (8, 32), (5, 32)]
+        .iter()
+        .map(|&(bits, group)| {
+            [
+                Sample::new(bits, group, DType::Bf16, width, hidden),
+                Sample::new(4, 32, DType::F16, width, hidden),
+                Sample::new(6, 32, DType::F32, hidden, width),
+            ]
+        })
+        .collect();
+    let wide: Vec<[Vec<u8>; 3]> = samples
+        .iter()
+        .map(|e| e.each_ref().map(Sample::wide))
+        .collect();
+    let plain = |bytes, outputs, inner| Matrix::new(bytes, DType::F32, outputs, inner);
+    let mut random = Numbers::new(11);
+    let (x, factors) = (random.vec(rows * hidden), random.vec(2 * rows));
+    let ids: Vec<u32> = (0..2 * rows as u32).map(|i| i * i % 3).collect();
+    for cpu in contexts() {
+        let coded: Vec<Expert<'_>> = samples
+            .iter()
+            .map(|[gate, up, down]| Expert {
+                gate: gate.matrix(),
+                up: up.matrix(),
+                down: down.matrix(),
+            })
+            .collect();
+        let widened: Vec<Expert<'_>> = wide
+            .iter()
+            .map(|[gate, up, down]| Expert {
+                gate: plain(gate, width, hidden),
+                up: plain(up, width, hidden),
+                down: plain(down, hidden, width),
+            })
+            .collect();
+        let run = |experts: &[Expert<'_>]| {
+            let routes = Routes {
+                per_row: 2,
+                ids: &ids,
+                weights: &factors,
+            };
+            let mut out = vec![f32::NAN; rows * hidden];
+            moe(&cpu, &x, rows, routes, experts, Activation::Silu, &mut out);
+            out
+        };
+        assert_bits(&run(&coded), &run(&widened), &format!("{cpu:?}"));
+        for (coded, wide) in coded.iter().zip(&widened) {
+            let gated = |gate, up| glu(&cpu, &x, rows, gate, up, Activation::Silu);
+            let expected = gated(wide.gate, wide.up);
+            assert_bits(&gated(coded.gate, coded.up), &expected, &format!("{cpu:?}"));
+            assert_bits(
+                &gated(coded.gate, wide.up),
+                &expected,
+                &format!("{cpu:?}, mixed"),
+            );
+        }
+    }
+}
