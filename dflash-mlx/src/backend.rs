@@ -18,9 +18,10 @@ use mlx_rs::{Array, fast, transforms};
 
 use crate::array::{at, cast, int, ints, native, part, silu, size, sizes, wide};
 use crate::attention::{self, Mask, MlxRope, Sight};
+use crate::delta::{self, Offsets};
 use crate::kv::MlxKv;
 use crate::weight::{MlxExperts, MlxWeight, Place};
-use crate::{choose, delta, moe};
+use crate::{choose, conv, moe};
 
 /// Masks that are remembered: one per kind of layer that a pass can have, and some to spare.
 const MASKS: usize = 4;
@@ -39,6 +40,7 @@ pub struct Mlx {
     readbacks: Rc<Cell<u64>>,
     ropes: Rc<RefCell<RopeCache>>,
     masks: Rc<RefCell<VecDeque<(Sight, Mask)>>>,
+    delta: Rc<RefCell<Vec<Offsets>>>,
 }
 
 impl Mlx {
@@ -50,6 +52,7 @@ impl Mlx {
             readbacks: Rc::default(),
             ropes: Rc::default(),
             masks: Rc::default(),
+            delta: Rc::default(),
         }
     }
 
@@ -177,6 +180,10 @@ impl Backend for Mlx {
 
     fn evaluate(&self, tensors: &[&Array]) -> Result<()> {
         at("evaluate", transforms::eval(tensors.iter().copied()))
+    }
+
+    fn begin(&self, draft: &Drafted<Self>) -> Result<()> {
+        at("begin", transforms::async_eval([&draft.ids, &draft.finite]))
     }
 
     fn upload_ids(&self, ids: &[u32]) -> Result<Array> {
@@ -325,7 +332,7 @@ impl Backend for Mlx {
     }
 
     fn short_conv(&self, window: &Array, rows: &Array, kernel: &Array) -> Result<Array> {
-        delta::short_conv(window, rows, kernel)
+        conv::short_conv(window, rows, kernel)
     }
 
     fn gated_delta(
@@ -336,11 +343,12 @@ impl Backend for Mlx {
         strength: &Array,
         params: &DeltaParams<Array>,
     ) -> Result<(Array, Array)> {
-        delta::gated_delta(state, mixed, decay, strength, params)
+        let mut offsets = self.delta.borrow_mut();
+        delta::gated_delta(state, mixed, decay, strength, params, &mut offsets)
     }
 
     fn dynamic_conv(&self, y: &Array, base: &Array, dynamic: &Array) -> Result<Array> {
-        delta::dynamic_conv(y, base, dynamic)
+        conv::dynamic_conv(y, base, dynamic)
     }
 
     fn moe(

@@ -1,39 +1,22 @@
-//! Recurrent layers: the gated delta rule and the convolutions.
+//! The gated delta rule of recurrent layers.
 
 use dflash_core::backend::DeltaParams;
 use dflash_core::{Error, Result};
+use mlx_rs::Array;
 use mlx_rs::error::Exception;
 use mlx_rs::fast::rms_norm;
-use mlx_rs::ops::{
-    as_strided, broadcast_to, concatenate, eye, logaddexp, maximum, sigmoid, sum_axis, tril,
-    zeros_dtype,
-};
-use mlx_rs::{Array, Dtype};
+use mlx_rs::ops::{addmm, broadcast_to, concatenate, logaddexp, maximum, sigmoid};
 
-use crate::array::{at, cast, int, part, silu, size, sizes, wide};
+use crate::array::{at, cast, int, part, size, sizes, wide};
 
 /// Added to the squared length of q and k.
 const LENGTH_EPS: f32 = 1e-6;
 /// Rows that are solved together. Their coupling is a triangular system of this size, whose cost
 /// grows with its square; fewer rows at a time mean more operations per row.
 const TOGETHER: usize = 16;
-
 /// Where the logarithm of a decay is cut off: its exponential is zero there, and sums of larger
 /// numbers would lose the small differences that count.
 const LEAST_LOG: f32 = -100.0;
-
-/// Rows of one call, per value head, float32.
-struct Rows {
-    /// `[heads, rows, key_dim]`, of unit length; q also divided by √key_dim.
-    q: Array,
-    k: Array,
-    /// `[heads, rows, value_dim]`.
-    v: Array,
-    /// ln of the decay, `[heads, rows, 1]`.
-    log_decay: Array,
-    /// `[heads, rows, 1]`.
-    strength: Array,
-}
 
 /// The gated delta rule (Gated Delta Networks, arXiv 2412.06464, equation 10) for several rows at once.
 ///
@@ -47,6 +30,7 @@ pub(crate) fn gated_delta(
     decay: &Array,
     strength: &Array,
     params: &DeltaParams<Array>,
+    offsets: &mut Vec<Offsets>,
 ) -> Result<(Array, Array)> {
     let &DeltaParams {
         key_heads,
@@ -89,7 +73,7 @@ pub(crate) fn gated_delta(
     }
     at(
         "gated_delta",
-        scanned(state, mixed, decay, strength, params),
+        scanned(state, mixed, decay, strength, params, offsets),
     )
 }
 
@@ -99,6 +83,7 @@ fn scanned(
     decay: &Array,
     strength: &Array,
     params: &DeltaParams<Array>,
+    offsets: &mut Vec<Offsets>,
 ) -> Result<(Array, Array), Exception> {
     let all = prepared(mixed, decay, strength, params)?;
     let rows = size(mixed, 1);
@@ -107,18 +92,23 @@ fn scanned(
     let mut outputs = Vec::new();
     for start in (0..rows).step_by(TOGETHER) {
         let count = TOGETHER.min(rows - start);
-        let some = |t: &Array| part(t, 1, start, count);
         let some = Rows {
-            q: some(&all.q)?,
-            k: some(&all.k)?,
-            v: some(&all.v)?,
-            log_decay: some(&all.log_decay)?,
-            strength: some(&all.strength)?,
+            keys: part(&all.keys, 2, start, count)?,
+            v: part(&all.v, 1, start, count)?,
+            log_decay: part(&all.log_decay, 1, start, count)?,
+            strength: part(&all.strength, 1, start, count)?,
         };
         let (y, after) = if count == 1 {
-            one(&state, &some)?
+            one(&state, &some, params)?
         } else {
-            several(&state, &some, count)?
+            let at = match offsets.iter().position(|o| o.fits(count, params.key_dim)) {
+                Some(at) => at,
+                None => {
+                    offsets.push(Offsets::new(count, params.key_dim));
+                    offsets.len() - 1
+                }
+            };
+            several(&state, &some, params, &offsets[at])?
         };
         outputs.push(y);
         state = after;
@@ -130,6 +120,60 @@ fn scanned(
     let shape = [1, int(rows), int(params.value_heads), int(params.value_dim)];
     let y = cast(&y.swap_axes(0, 1)?.reshape(&shape)?, mixed.dtype())?;
     Ok((y, state.swap_axes(1, 2)?))
+}
+
+/// Rows of one call, per value head, float32.
+struct Rows {
+    /// `[heads, 2, rows, key_dim]`: q, then k, each √key_dim long. What is left of their factors is
+    /// [`Offsets`]' part.
+    keys: Array,
+    /// `[heads, rows, value_dim]`.
+    v: Array,
+    /// ln of the decay, `[heads, rows, 1]`.
+    log_decay: Array,
+    /// `[heads, rows, 1]`.
+    strength: Array,
+}
+
+/// Constants added to logarithms of decays before their exponentials are taken, so that lengths,
+/// scales and the triangular shape of what rows see of each other cost no operation of their own.
+///
+/// q and k come √key_dim long where 1 / √key_dim and 1 are wanted.
+#[derive(Debug)]
+pub(crate) struct Offsets {
+    rows: usize,
+    key_dim: usize,
+    /// `[2, rows, rows]`: q rows see keys up to their own, k rows those before; −∞ elsewhere.
+    between: Array,
+    /// `[2, 1, 1]`: q and k rows on the state before.
+    before: Array,
+    /// Of one key.
+    key: Array,
+}
+
+impl Offsets {
+    fn new(rows: usize, key_dim: usize) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "a head size")]
+        let half = 0.5 * (key_dim as f32).ln();
+        let between: Vec<f32> = (0..2 * rows * rows)
+            .map(|i| match (i / (rows * rows), i / rows % rows, i % rows) {
+                (0, row, key) if key <= row => -3.0 * half,
+                (1, row, key) if key < row => -2.0 * half,
+                _ => f32::NEG_INFINITY,
+            })
+            .collect();
+        Self {
+            rows,
+            key_dim,
+            between: Array::from_slice(&between, &[2, int(rows), int(rows)]),
+            before: Array::from_slice(&[-2.0 * half, -half], &[2, 1, 1]),
+            key: Array::from_f32(-half),
+        }
+    }
+
+    const fn fits(&self, rows: usize, key_dim: usize) -> bool {
+        self.rows == rows && self.key_dim == key_dim
+    }
 }
 
 fn prepared(
@@ -145,37 +189,31 @@ fn prepared(
         value_dim,
         ..
     } = params;
-    let (rows, shared) = (size(mixed, 1), value_heads / key_heads);
+    let (rows, shared) = (int(size(mixed, 1)), int(value_heads / key_heads));
+    let (heads, own, dim) = (int(value_heads), int(key_heads), int(key_dim));
     let mixed = wide(mixed)?;
-    let keys = key_heads * key_dim;
+    let width = 2 * key_heads * key_dim;
     #[expect(clippy::cast_precision_loss, reason = "a head size")]
-    let width = key_dim as f32;
-    // q | k as one array of 2 · key_heads heads: x / √(Σx² + e) = rms_norm(x, e / n) / √n.
-    let both =
-        part(&mixed, 2, 0, 2 * keys)?.reshape(&[int(rows), int(2 * key_heads), int(key_dim)])?;
-    let both = rms_norm(&both, None, LENGTH_EPS / width)?.swap_axes(0, 1)?;
-    let unit = |first: usize, factor: f32| -> Result<Array, Exception> {
-        let heads = part(&both, 0, first, key_heads)?.multiply(Array::from_f32(factor))?;
-        if shared == 1 {
-            return Ok(heads);
-        }
-        let own = [int(key_heads), 1, int(rows), int(key_dim)];
-        let each = [int(key_heads), int(shared), int(rows), int(key_dim)];
-        let all = [int(value_heads), int(rows), int(key_dim)];
-        broadcast_to(heads.reshape(&own)?, &each)?.reshape(&all)
+    let eps = LENGTH_EPS / key_dim as f32;
+    // x / √(Σx² + e) = rms_norm(x, e / n) / √n.
+    let keys = part(&mixed, 2, 0, width)?.reshape(&[rows, 2, own, dim])?;
+    let keys = rms_norm(&keys, None, eps)?.transpose_axes(&[2, 1, 0, 3])?;
+    let keys = if shared == 1 {
+        keys
+    } else {
+        let each = [own, shared, 2, rows, dim];
+        broadcast_to(keys.expand_dims(1)?, &each)?.reshape(&[heads, 2, rows, dim])?
     };
-    let per_head = |t: &Array| -> Result<Array, Exception> {
-        t.reshape(&[int(rows), int(value_heads), 1])?
-            .swap_axes(0, 1)
-    };
-    let bias = wide(&params.dt_bias)?;
-    let step = logaddexp(wide(decay)?.add(&bias)?, Array::from_f32(0.0))?;
+    let per_head = |t: &Array| t.reshape(&[rows, heads, 1])?.swap_axes(0, 1);
+    let step = logaddexp(
+        wide(decay)?.add(wide(&params.dt_bias)?)?,
+        Array::from_f32(0.0),
+    )?;
     let rate = wide(&params.a_log)?.exp()?.negative()?;
     Ok(Rows {
-        q: unit(0, 1.0 / width)?,
-        k: unit(key_heads, 1.0 / width.sqrt())?,
-        v: part(&mixed, 2, 2 * keys, value_heads * value_dim)?
-            .reshape(&[int(rows), int(value_heads), int(value_dim)])?
+        keys,
+        v: part(&mixed, 2, width, value_heads * value_dim)?
+            .reshape(&[rows, heads, int(value_dim)])?
             .swap_axes(0, 1)?,
         log_decay: per_head(&maximum(step.multiply(rate)?, Array::from_f32(LEAST_LOG))?)?,
         strength: per_head(&sigmoid(wide(strength)?)?)?,
@@ -183,126 +221,71 @@ fn prepared(
 }
 
 /// One row: outputs `[heads, 1, value_dim]` and the state after it.
-fn one(state: &Array, row: &Rows) -> Result<(Array, Array), Exception> {
+fn one(
+    state: &Array,
+    row: &Rows,
+    params: &DeltaParams<Array>,
+) -> Result<(Array, Array), Exception> {
+    #[expect(clippy::cast_precision_loss, reason = "a head size")]
+    let width = params.key_dim as f32;
+    let shape = [int(params.value_heads), 1, int(params.key_dim)];
+    let head = |which: usize, factor: f32| {
+        part(&row.keys, 1, which, 1)?
+            .reshape(&shape)?
+            .multiply(Array::from_f32(factor))
+    };
+    let (q, k) = (head(0, 1.0 / width)?, head(1, 1.0 / width.sqrt())?);
     let state = state.multiply(row.log_decay.exp()?)?;
-    let error = row
-        .v
-        .subtract(row.k.matmul(&state)?)?
-        .multiply(&row.strength)?;
-    let state = state.add(row.k.swap_axes(1, 2)?.multiply(error)?)?;
-    Ok((row.q.matmul(&state)?, state))
+    let error = row.v.subtract(k.matmul(&state)?)?.multiply(&row.strength)?;
+    let state = state.add(k.swap_axes(1, 2)?.multiply(error)?)?;
+    Ok((q.matmul(&state)?, state))
 }
 
 /// Several rows: outputs `[heads, rows, value_dim]` and the state after the last.
-fn several(state: &Array, rows: &Rows, count: usize) -> Result<(Array, Array), Exception> {
-    let n = int(count);
+fn several(
+    state: &Array,
+    rows: &Rows,
+    params: &DeltaParams<Array>,
+    offsets: &Offsets,
+) -> Result<(Array, Array), Exception> {
+    let count = offsets.rows;
+    let (n, heads) = (int(count), int(params.value_heads));
+    let keys = rows.keys.reshape(&[heads, 2 * n, int(params.key_dim)])?;
+    let k_t = part(&keys, 1, count, count)?.swap_axes(1, 2)?;
     let log = rows.log_decay.cumsum(1, None, None)?;
-    // e^{L_t − L_i} for i ≤ t. Above the diagonal the difference is positive: it is cut off first.
-    let between = tril(log.subtract(log.swap_axes(1, 2)?)?, None)?.exp()?;
-    let kept = tril(between, None)?;
-    let decayed = log.exp()?;
-    let k_t = rows.k.swap_axes(1, 2)?;
-    // Predictions from the state before, and how corrections enter later predictions.
-    let base = rows.k.matmul(state)?.multiply(&decayed)?;
-    let coupling = tril(rows.k.matmul(&k_t)?.multiply(&kept)?, -1)?.multiply(&rows.strength)?;
-    let wanted = rows.v.subtract(base)?.multiply(&rows.strength)?;
+    let own = log.expand_dims(1)?;
+    // The decay between two rows, e^{L_t − L_i}, and from the state before, e^{L_t}.
+    let between = own
+        .subtract(own.swap_axes(2, 3)?)?
+        .add(&offsets.between)?
+        .exp()?
+        .reshape(&[heads, 2 * n, n])?;
+    let decayed = own
+        .add(&offsets.before)?
+        .exp()?
+        .reshape(&[heads, 2 * n, 1])?;
+    let seen = keys.matmul(&k_t)?.multiply(between)?;
+    let base = keys.matmul(state)?.multiply(decayed)?;
+    let half = |t: &Array, which: usize| part(t, 1, which * count, count);
+    let wanted = rows.v.subtract(half(&base, 1)?)?.multiply(&rows.strength)?;
+    let mut power = half(&seen, 1)?.multiply(&rows.strength)?;
     // (I + N)⁻¹ = (I − N)(I + N²)(I + N⁴)…, because N to the power of its size is zero.
-    let identity = eye::<f32>(n, None, None)?;
-    let mut d = wanted.subtract(coupling.matmul(&wanted)?)?;
-    let mut power = coupling.matmul(&coupling)?;
+    let mut d = addmm(&wanted, &power, &wanted, -1.0, 1.0)?;
     let mut reach = 2;
     while reach < count {
-        d = power.add(&identity)?.matmul(&d)?;
+        power = power.matmul(&power)?;
+        d = addmm(&d, &power, &d, 1.0, 1.0)?;
         reach *= 2;
-        if reach < count {
-            power = power.matmul(&power)?;
-        }
     }
-    let seen = rows.q.matmul(&k_t)?.multiply(&kept)?;
-    let y = rows
-        .q
-        .matmul(state)?
-        .multiply(&decayed)?
-        .add(seen.matmul(&d)?)?;
+    let y = addmm(half(&base, 0)?, half(&seen, 0)?, &d, 1.0, 1.0)?;
     let last = part(&log, 1, count - 1, 1)?;
-    let weights = last.subtract(&log)?.exp()?;
-    let after = state
-        .multiply(last.exp()?)?
-        .add(k_t.matmul(d.multiply(weights)?)?)?;
+    let weights = last.subtract(&log)?.add(&offsets.key)?.exp()?;
+    let after = addmm(
+        state.multiply(last.exp()?)?,
+        &k_t,
+        d.multiply(weights)?,
+        1.0,
+        1.0,
+    )?;
     Ok((y, after))
-}
-
-/// Depthwise causal convolution and silu; see `Backend::short_conv`.
-pub(crate) fn short_conv(window: &Array, rows: &Array, kernel: &Array) -> Result<Array> {
-    let (taps, channels, count) = (size(kernel, 0), size(kernel, 1), size(rows, 1));
-    for (what, t, expected) in [
-        ("short convolution: rows", rows, [1, count, channels]),
-        (
-            "short convolution: window",
-            window,
-            [1, taps.saturating_sub(1), channels],
-        ),
-    ] {
-        if sizes(t) != expected || taps == 0 || count == 0 {
-            return Err(Error::shape(
-                what,
-                format!("{expected:?}"),
-                format!("{:?}", t.shape()),
-            ));
-        }
-    }
-    let run = || -> Result<Array, Exception> {
-        let all = if taps > 1 {
-            concatenate(&[wide(window)?, wide(rows)?], 1)?
-        } else {
-            wide(rows)?
-        };
-        // Row t beside the rows that it sees: the same memory, read with a step of one row twice.
-        let step = i64::from(int(channels));
-        let shape = [1, int(count), int(taps), int(channels)];
-        let seen = as_strided(&all, &shape[..], &[step, step, step, 1][..], 0)?;
-        let sum = sum_axis(seen.multiply(wide(kernel)?)?, 2, false)?;
-        cast(&silu(&sum)?, rows.dtype())
-    };
-    at("short_conv", run())
-}
-
-/// DFlash 2's dynamic convolution; see `Backend::dynamic_conv`.
-pub(crate) fn dynamic_conv(y: &Array, base: &Array, dynamic: &Array) -> Result<Array> {
-    let (rows, dim, taps, groups) = (size(y, 1), size(y, 2), size(base, 0), size(dynamic, 3));
-    let fits = groups > 0
-        && taps > 0
-        && dim % groups == 0
-        && sizes(base) == [taps, dim]
-        && sizes(dynamic) == [1, rows, taps, groups];
-    if !fits {
-        let expected = format!("base [taps, {dim}], dynamic [1, {rows}, taps, a divisor of {dim}]");
-        let found = format!("{:?} and {:?}", base.shape(), dynamic.shape());
-        return Err(Error::shape("dynamic convolution", expected, found));
-    }
-    let width = dim / groups;
-    let run = || -> Result<Array, Exception> {
-        let x = wide(y)?.reshape(&[1, int(rows), int(groups), int(width)])?;
-        let base = wide(base)?.reshape(&[int(taps), int(groups), int(width)])?;
-        let dynamic = wide(dynamic)?;
-        let mut sum: Option<Array> = None;
-        for tap in 0..taps.min(rows) {
-            let moving = part(&dynamic, 2, tap, 1)?.reshape(&[1, int(rows), int(groups), 1])?;
-            let factor = moving.add(part(&base, 0, tap, 1)?)?;
-            let shifted = if tap == 0 {
-                x.clone()
-            } else {
-                let before = zeros_dtype(&[1, int(tap), int(groups), int(width)], Dtype::Float32)?;
-                concatenate(&[before, part(&x, 1, 0, rows - tap)?], 1)?
-            };
-            let term = factor.multiply(shifted)?;
-            sum = Some(match sum {
-                Some(sum) => sum.add(term)?,
-                None => term,
-            });
-        }
-        let sum = sum.map_or_else(|| zeros_dtype(&[1, 0, int(dim)], Dtype::Float32), Ok)?;
-        cast(&sum.reshape(&[1, int(rows), int(dim)])?, y.dtype())
-    };
-    at("dynamic_conv", run())
 }

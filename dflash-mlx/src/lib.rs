@@ -12,6 +12,8 @@ mod backend;
 #[cfg(any(target_os = "macos", feature = "host"))]
 mod choose;
 #[cfg(any(target_os = "macos", feature = "host"))]
+mod conv;
+#[cfg(any(target_os = "macos", feature = "host"))]
 mod delta;
 #[cfg(any(target_os = "macos", feature = "host"))]
 mod factory;

@@ -87,6 +87,10 @@ pub trait Backend: Clone + Debug + 'static {
     fn evaluate(&self, _tensors: &[&Self::Tensor]) -> Result<()> {
         Ok(())
     }
+    /// Starts computing a draft's proposals without waiting for them. A backend that computes at once has nothing to do.
+    fn begin(&self, _draft: &Drafted<Self>) -> Result<()> {
+        Ok(())
+    }
     /// Ids from the host.
     fn upload_ids(&self, ids: &[u32]) -> Result<Self::Ids>;
     /// The ids of a block: the anchor, then the draft's.
