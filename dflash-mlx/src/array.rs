@@ -5,6 +5,8 @@ use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};
 use mlx_rs::{Array, Dtype};
 
+use crate::weight::Place;
+
 /// An error of MLX under the name of the operation that met it.
 pub(crate) fn at<T>(op: &'static str, result: Result<T, Exception>) -> Result<T> {
     result.map_err(|e| Error::backend(op, e))
@@ -74,6 +76,24 @@ pub(crate) fn range_of(axis: usize, start: usize, len: usize) -> Vec<ArrayIndexO
 }
 
 /// `x / (1 + e^-x)`.
-pub(crate) fn silu(x: &Array) -> Result<Array, Exception> {
-    x.multiply(&mlx_rs::ops::sigmoid(x)?)
+pub(crate) fn silu(x: &Array, place: Place) -> Result<Array, Exception> {
+    match place {
+        Place::Processor => cast(&wide(x)?.divide(&above_one(x)?)?, x.dtype()),
+        Place::Metal => x.multiply(&mlx_rs::ops::sigmoid(x)?),
+    }
+}
+
+/// `1 / (1 + e^-x)`.
+pub(crate) fn sigmoid(x: &Array, place: Place) -> Result<Array, Exception> {
+    match place {
+        Place::Processor => cast(&above_one(x)?.reciprocal()?, x.dtype()),
+        Place::Metal => mlx_rs::ops::sigmoid(x),
+    }
+}
+
+/// `1 + e^-x` in float32. On the processor MLX raises a number to powers three times as fast as it
+/// takes exponentials.
+fn above_one(x: &Array) -> Result<Array, Exception> {
+    let inverse = Array::from_f32((-1.0_f32).exp());
+    inverse.power(&wide(x)?)?.add(Array::from_f32(1.0))
 }

@@ -13,10 +13,10 @@ use dflash_core::backend::{
 use dflash_core::checkpoint::{Experts, WeightSource};
 use dflash_core::spec::{ProposalRule, RowRule, Verdict};
 use dflash_core::{DType, Error, Result};
-use mlx_rs::ops::{concatenate, sigmoid, sum_axis, tanh};
+use mlx_rs::ops::{concatenate, sum_axis, tanh};
 use mlx_rs::{Array, fast, transforms};
 
-use crate::array::{at, cast, int, ints, native, part, silu, size, sizes, wide};
+use crate::array::{at, cast, int, ints, native, part, sigmoid, silu, size, sizes, wide};
 use crate::attention::{self, Mask, MlxRope, Sight};
 use crate::delta::{self, Offsets};
 use crate::kv::MlxKv;
@@ -31,8 +31,8 @@ const CLEAR_EVERY: u64 = 32;
 
 /// MLX on one of its devices; clones share counters and what is remembered.
 ///
-/// Operations queue work; only reading and [`Backend::evaluate`] compute, so a round is one graph
-/// that [`Backend::draw`] evaluates.
+/// Operations queue work, [`Backend::begin`] lets the device start on it, and only reading and
+/// [`Backend::evaluate`] wait: a round waits once, in [`Backend::draw`].
 #[derive(Debug, Clone)]
 pub struct Mlx {
     dtype: DType,
@@ -182,8 +182,8 @@ impl Backend for Mlx {
         at("evaluate", transforms::eval(tensors.iter().copied()))
     }
 
-    fn begin(&self, draft: &Drafted<Self>) -> Result<()> {
-        at("begin", transforms::async_eval([&draft.ids, &draft.finite]))
+    fn begin(&self, t: &Array) -> Result<()> {
+        at("begin", transforms::async_eval([t]))
     }
 
     fn upload_ids(&self, ids: &[u32]) -> Result<Array> {
@@ -246,8 +246,8 @@ impl Backend for Mlx {
     fn unary(&self, a: &Array, function: Unary) -> Result<Array> {
         let run = || match function {
             Unary::Exp => a.exp(),
-            Unary::Silu => silu(a),
-            Unary::Sigmoid => sigmoid(a),
+            Unary::Silu => silu(a, self.place),
+            Unary::Sigmoid => sigmoid(a, self.place),
             Unary::Softplus => mlx_rs::ops::logaddexp(a, cast(&Array::from_f32(0.0), a.dtype())?),
             Unary::Tanh => tanh(a),
         };
@@ -332,7 +332,7 @@ impl Backend for Mlx {
     }
 
     fn short_conv(&self, window: &Array, rows: &Array, kernel: &Array) -> Result<Array> {
-        conv::short_conv(window, rows, kernel)
+        conv::short_conv(window, rows, kernel, self.place)
     }
 
     fn gated_delta(
@@ -370,7 +370,7 @@ impl Backend for Mlx {
             let found = format!("{:?}, {:?} and {}", x.shape(), logits.shape(), params.top_k);
             return Err(Error::shape("moe", expected, found));
         }
-        at("moe", moe::moe(x, logits, experts, params))
+        at("moe", moe::moe(x, logits, experts, params, self.place))
     }
 
     /// Without coupling on the device; with it on the host, whose noise it has to follow.

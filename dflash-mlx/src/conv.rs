@@ -6,9 +6,15 @@ use mlx_rs::ops::{as_strided, concatenate, sum_axis, zeros_dtype};
 use mlx_rs::{Array, Dtype};
 
 use crate::array::{at, cast, int, part, silu, size, sizes, wide};
+use crate::weight::Place;
 
 /// Depthwise causal convolution and silu; see `Backend::short_conv`.
-pub(crate) fn short_conv(window: &Array, rows: &Array, kernel: &Array) -> Result<Array> {
+pub(crate) fn short_conv(
+    window: &Array,
+    rows: &Array,
+    kernel: &Array,
+    place: Place,
+) -> Result<Array> {
     let (taps, channels, count) = (size(kernel, 0), size(kernel, 1), size(rows, 1));
     for (what, t, expected) in [
         ("short convolution: rows", rows, [1, count, channels]),
@@ -37,7 +43,7 @@ pub(crate) fn short_conv(window: &Array, rows: &Array, kernel: &Array) -> Result
         let shape = [1, int(count), int(taps), int(channels)];
         let seen = as_strided(&all, &shape[..], &[step, step, step, 1][..], 0)?;
         let sum = sum_axis(seen.multiply(wide(kernel)?)?, 2, false)?;
-        cast(&silu(&sum)?, rows.dtype())
+        cast(&silu(&sum, place)?, rows.dtype())
     };
     at("short_conv", run())
 }

@@ -6,7 +6,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::ops::{argsort_axis, softmax_axis, sum_axis};
 
 use crate::array::{cast, int, part, silu, size, wide};
-use crate::weight::MlxExperts;
+use crate::weight::{MlxExperts, Place};
 
 /// The weighted outputs of each row's experts: `x` `[1, rows, hidden]`, router `logits` `[1, rows, experts]`.
 pub(crate) fn moe(
@@ -14,6 +14,7 @@ pub(crate) fn moe(
     logits: &Array,
     experts: &MlxExperts,
     params: &MoeParams,
+    place: Place,
 ) -> Result<Array, Exception> {
     let (rows, hidden) = (size(x, 1), size(x, 2));
     let p = softmax_axis(
@@ -29,7 +30,7 @@ pub(crate) fn moe(
     }
     // What lies between an expert's products is not rounded to the activations' format.
     let rows_apart = wide(x)?.reshape(&[int(rows), 1, 1, int(hidden)])?;
-    let gate = silu(&experts.gate.product_of(&rows_apart, &ids)?)?;
+    let gate = silu(&experts.gate.product_of(&rows_apart, &ids)?, place)?;
     let inner = gate.multiply(experts.up.product_of(&rows_apart, &ids)?)?;
     let y = experts.down.product_of(&inner, &ids)?;
     let weights = weights.reshape(&[int(rows), int(params.top_k), 1, 1])?;

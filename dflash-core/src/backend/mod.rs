@@ -87,8 +87,9 @@ pub trait Backend: Clone + Debug + 'static {
     fn evaluate(&self, _tensors: &[&Self::Tensor]) -> Result<()> {
         Ok(())
     }
-    /// Starts computing a draft's proposals without waiting for them. A backend that computes at once has nothing to do.
-    fn begin(&self, _draft: &Drafted<Self>) -> Result<()> {
+    /// Starts computing what is queued behind a tensor without waiting for it, so that the device
+    /// works while the host queues what follows. A backend that computes at once has nothing to do.
+    fn begin(&self, _t: &Self::Tensor) -> Result<()> {
         Ok(())
     }
     /// Ids from the host.

@@ -145,14 +145,15 @@ impl<B: Backend> Rollback for RecurrentCache<B> {
             tape.state.clone()
         } else {
             let first = |t: &B::Tensor| b.slice(t, 1, 0, rows);
-            b.gated_delta(
+            let (_, state) = b.gated_delta(
                 &self.state,
                 &first(&tape.mixed)?,
                 &first(&tape.decay)?,
                 &first(&tape.strength)?,
                 &tape.params,
-            )?
-            .1
+            )?;
+            b.begin(&state)?;
+            state
         };
         if let Some(tape) = &mut self.tape {
             tape.prepared = Some((rows, window, state));

@@ -159,6 +159,7 @@ impl<B: Backend> Draft<B> {
         for (i, (layer, context)) in self.layers.iter().zip(&state.contexts).enumerate() {
             h = layer
                 .forward(b, &h, context, &angles, position)
+                .and_then(|h| b.begin(&h).map(|()| h))
                 .map_err(|e: Error| e.at(format!("draft layer {i}")))?;
         }
         Ok(h)
@@ -265,6 +266,7 @@ impl<B: Backend> DraftModel<Target<B>> for Draft<B> {
             }
         }
         let c = self.context_rows(&rows)?;
+        b.begin(&c)?;
         let angles = b.rope_angles(&self.rope, position, rows.rows)?;
         for (layer, context) in self.layers.iter().zip(&mut state.contexts) {
             layer.absorb(b, &c, &angles, context)?;

@@ -128,6 +128,7 @@ impl<B: Backend> Decoder<B> {
         for (i, (layer, cache)) in self.layers.iter().zip(caches).enumerate() {
             h = layer
                 .forward(b, &h, cache, &angles, position)
+                .and_then(|h| b.begin(&h).map(|()| h))
                 .map_err(|e: Error| e.at(format!("layer {i}")))?;
             seen(i, &h)?;
         }

@@ -238,10 +238,6 @@ impl<B: Backend> TargetModel for Target<B> {
         Ok((context, row))
     }
 
-    fn begin(&self, draft: &Drafted<B>) -> Result<()> {
-        self.backend().begin(draft)
-    }
-
     fn verify<'s>(
         &'s self,
         state: &'s mut TargetState<B>,

@@ -33,7 +33,7 @@ pub(super) fn run<T: TargetModel, D: DraftModel<T>>(
     let block = seq.policy.rows(seq.wanted());
     let proposal = draft
         .filter(|_| block > 1)
-        .and_then(|draft| seq.propose(target, draft, block, &mut round));
+        .and_then(|draft| seq.propose(draft, block, &mut round));
     round.times.draft = start.elapsed();
 
     // 2. Verify: the target runs over the anchor and the proposals, and every row chooses the token after it.

@@ -80,7 +80,6 @@ impl<T: TargetModel, D: DraftModel<T>> Sequence<T, D> {
     /// Asks the draft for a block of `rows` rows. A draft that fails costs its proposals, never the request.
     pub(super) fn propose(
         &mut self,
-        target: &T,
         draft: &D,
         rows: usize,
         round: &mut Round,
@@ -96,8 +95,7 @@ impl<T: TargetModel, D: DraftModel<T>> Sequence<T, D> {
             position: self.position,
             coupling,
         };
-        let proposed = draft.propose(state, self.anchor, &rule);
-        match proposed.and_then(|proposal| target.begin(&proposal).map(|()| proposal)) {
+        match draft.propose(state, self.anchor, &rule) {
             Ok(proposal) => Some(proposal),
             Err(error) => {
                 self.give_up_draft(format!("the draft failed: {error}"), round);

@@ -9,9 +9,8 @@ use crate::Result;
 /// The large model whose output must not change.
 ///
 /// One `State` belongs to one sequence. A lazy backend may leave work queued in it; only
-/// [`settle`](Self::settle), [`Rows::choose`] and [`Rows::logits`] wait for results, and
-/// [`begin`](Self::begin) starts work without waiting. An engine lives on one thread, so nothing here
-/// is `Send`.
+/// [`settle`](Self::settle), [`Rows::choose`] and [`Rows::logits`] evaluate. An engine lives on one
+/// thread, so nothing here is `Send`.
 pub trait TargetModel {
     /// Caches and position of one sequence.
     type State: Debug;
@@ -52,14 +51,6 @@ pub trait TargetModel {
         state: &'s mut Self::State,
         ids: &[u32],
     ) -> Result<(Self::Context, Self::LastRow<'s>)>;
-
-    /// Starts computing proposals without waiting for them, so that a lazy device works while the host queues their verification.
-    ///
-    /// # Errors
-    /// The backend's.
-    fn begin(&self, _draft: &Self::Draft) -> Result<()> {
-        Ok(())
-    }
 
     /// Runs `[anchor, drafts…]` on the caches without committing it. Without a draft: a plain step of one row.
     ///
