@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use candle_core::Device;
 use dflash_core::backend::factory::{BackendFactory, DeviceClass, DeviceInfo, Support};
 use dflash_core::backend::{Backend, Chip, Implementation, Op};
-use dflash_core::config::QuantMode;
+use dflash_core::config::DraftQuant;
 use dflash_core::load::{DraftPlan, LoadRequest, Loaded, ModelFiles, load_on, load_with};
 use dflash_core::models::ModelInfo;
 use dflash_core::{DType, Error, Result};
@@ -66,17 +66,7 @@ impl BackendFactory for CandleFactory {
             .collect()
     }
 
-    fn supports(&self, model: &ModelInfo) -> Support {
-        let modes = model.config.quantization.iter().flat_map(|q| {
-            let modules = q.overrides().filter_map(|(_, spec)| spec);
-            std::iter::once(q.global).chain(modules)
-        });
-        for spec in modes {
-            if spec.mode != QuantMode::Affine {
-                let name = spec.mode.name();
-                return Support::Refused(format!("weights in {name} are not read yet"));
-            }
-        }
+    fn supports(&self, _: &ModelInfo) -> Support {
         Support::Native
     }
 
@@ -147,14 +137,15 @@ fn check_threads(threads: usize) -> Result<()> {
     Ok(())
 }
 
-/// Whether a model of the request is quantized.
+/// Whether a model of the request is quantized, in its file or at load.
 fn packed(request: &LoadRequest) -> Result<bool> {
     let target = ModelFiles::open(&request.target)?.target_config()?;
     let draft = match &request.draft {
         Some(source) => ModelFiles::open(source)?.draft_config()?.quantization,
         None => None,
     };
-    Ok(target.quantization.is_some() || draft.is_some())
+    let at_load = matches!(request.draft_quant, DraftQuant::Packed(_));
+    Ok(target.quantization.is_some() || draft.is_some() || at_load)
 }
 
 /// The processor if it is asked for, the GPU if it is asked for, else the GPU where it starts and
@@ -283,6 +274,11 @@ mod tests {
         let target = LoadRequest::new(recorded("mlx-4bit"));
         assert!(packed(&target).expect("a target"));
         assert!(!packed(&pair()).expect("a pair"));
+        let quantized = LoadRequest {
+            draft_quant: "w4:gs32".parse().expect("a spec"),
+            ..pair()
+        };
+        assert!(packed(&quantized).expect("a pair"));
         let refused = load_gpu(Device::Cpu, target).map(|l| l.engine.report().dtype);
         let error = refused.expect_err("the GPU does not compute it");
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");

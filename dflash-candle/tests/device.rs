@@ -14,11 +14,15 @@ fn backend(dtype: DType) -> CandleDevice {
 }
 
 /// Packed weights are refused when they are loaded.
-const PACKED: [(&str, &str); 4] = [
+const PACKED: [(&str, &str); 8] = [
     ("linear", "affine"),
     ("embedding", "affine"),
     ("swiglu", "affine"),
     ("moe", "affine"),
+    ("linear", "small-float"),
+    ("embedding", "small-float"),
+    ("swiglu", "small-float"),
+    ("moe", "small-float"),
 ];
 
 #[test]

@@ -1,16 +1,17 @@
 //! Writes the shape twin of a published pair; `cargo xtask fixtures shape-twin` starts it.
 //!
-//! Arguments: the name, the folder, layers (`all` for the published number), `none`, `4bit` or `8bit`, `full` or `tiny`, a seed.
+//! Arguments: the name, the folder, layers (`all` for the published number), `none`, `4bit`, `8bit`, `mxfp4`, `mxfp8` or `nvfp4`, `full` or `tiny`, a seed.
 
 use std::path::Path;
 use std::process::ExitCode;
 
+use dflash_core::checkpoint::SmallFloat;
 use dflash_core::testing::twin::{Packing, TwinOptions, write};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [name, folder, layers, packing, scale, seed] = args.as_slice() else {
-        eprintln!("expected NAME FOLDER LAYERS none|4bit|8bit full|tiny SEED");
+        eprintln!("expected NAME FOLDER LAYERS none|4bit|8bit|mxfp4|mxfp8|nvfp4 full|tiny SEED");
         return ExitCode::from(2);
     };
     let options = options(layers, packing, scale, seed);
@@ -43,7 +44,10 @@ fn options(layers: &str, packing: &str, scale: &str, seed: &str) -> Option<TwinO
             "none" => Packing::None,
             "4bit" => Packing::Affine { bits: 4 },
             "8bit" => Packing::Affine { bits: 8 },
-            _ => return None,
+            name => {
+                let mut formats = SmallFloat::ALL.into_iter();
+                Packing::SmallFloat(formats.find(|f| f.name() == name)?)
+            }
         },
         tiny: match scale {
             "full" => false,

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use dflash_core::backend::reference::Reference;
+use dflash_core::checkpoint::SmallFloat;
 use dflash_core::testing::twin::{NAMES, Packing, TwinOptions, check_text, write};
 
 fn options(packing: Packing) -> TwinOptions {
@@ -36,6 +37,13 @@ fn packed_in_four_and_eight_bits() {
         for bits in [4, 8] {
             check(name, Packing::Affine { bits });
         }
+    }
+}
+
+#[test]
+fn packed_in_small_floats() {
+    for (name, format) in NAMES.iter().zip(SmallFloat::ALL.iter().cycle()) {
+        check(name, Packing::SmallFloat(*format));
     }
 }
 

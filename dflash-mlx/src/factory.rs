@@ -59,7 +59,7 @@ impl BackendFactory for MlxFactory {
         for spec in modes {
             if spec.mode != QuantMode::Affine {
                 return Support::Refused(format!(
-                    "weights in {} are not read yet",
+                    "weights in {} are not computed by this backend",
                     spec.mode.name()
                 ));
             }

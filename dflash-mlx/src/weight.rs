@@ -90,6 +90,13 @@ impl MlxWeight {
                     group: int(group),
                 }
             }
+            WeightSource::SmallFloat { codes, format, .. } => {
+                return Err(Error::Unsupported {
+                    what: format!("`{}`: weights in {}", codes.name, format.name()),
+                    by: Some("the mlx backend".into()),
+                    hint: Some("use `--backend candle --device cpu`, or a checkpoint in MLX's affine format".into()),
+                });
+            }
         };
         let weight = Self {
             format,

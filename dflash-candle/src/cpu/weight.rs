@@ -1,9 +1,9 @@
 //! Matrices that stay in the bytes of their file.
 
-use dflash_core::checkpoint::{Bytes, Experts, WeightSource};
+use dflash_core::checkpoint::{Bytes, Experts, SmallFloat, WeightSource};
 use dflash_core::{DType, Error, Result};
 
-use crate::kernels::cpu::{Codes, Expert, Matrix};
+use crate::kernels::cpu::{Affine, Codes, Expert, Matrix, SmallFloats};
 
 /// A matrix `[outputs, inputs]`, widened by each product.
 #[derive(Debug)]
@@ -26,6 +26,11 @@ enum Numbers {
         factors: DType,
         bits: usize,
         group: usize,
+    },
+    SmallFloat {
+        codes: Bytes,
+        scales: Bytes,
+        format: SmallFloat,
     },
 }
 
@@ -60,6 +65,16 @@ impl CpuWeight {
                 bits: usize::from(bits),
                 group,
             },
+            WeightSource::SmallFloat {
+                codes,
+                scales,
+                format,
+                ..
+            } => Numbers::SmallFloat {
+                codes: codes.bytes,
+                scales: scales.bytes,
+                format,
+            },
         };
         Ok(Self {
             numbers,
@@ -81,14 +96,26 @@ impl CpuWeight {
                 bits,
                 group,
             } => {
-                let codes = Codes {
+                let codes = Codes::Affine(Affine {
                     codes,
                     scales,
                     biases,
                     factors: *factors,
                     bits: *bits,
                     group: *group,
-                };
+                });
+                Matrix::coded(codes, self.outputs, self.inputs)
+            }
+            Numbers::SmallFloat {
+                codes,
+                scales,
+                format,
+            } => {
+                let codes = Codes::SmallFloats(SmallFloats {
+                    codes,
+                    scales,
+                    format: *format,
+                });
                 Matrix::coded(codes, self.outputs, self.inputs)
             }
         }

@@ -16,15 +16,24 @@ pub struct DeviceWeight(Tensor);
 
 impl DeviceWeight {
     pub(super) fn new(source: WeightSource, activations: DType, device: &Device) -> Result<Self> {
+        let refused = |what| {
+            Err(Error::Unsupported {
+                what,
+                by: Some("the candle backend on a GPU".into()),
+                hint: Some("use `--device cpu`, or the unquantized checkpoint".into()),
+            })
+        };
         match source {
             WeightSource::Plain(tensor) => plain(&tensor, activations, device).map(Self),
             WeightSource::Affine {
                 codes, bits, group, ..
-            } => Err(Error::Unsupported {
-                what: format!("`{}`: {bits}-bit weights in groups of {group}", codes.name),
-                by: Some("the candle backend on a GPU".into()),
-                hint: Some("use `--device cpu`, or the unquantized checkpoint".into()),
-            }),
+            } => refused(format!(
+                "`{}`: {bits}-bit weights in groups of {group}",
+                codes.name
+            )),
+            WeightSource::SmallFloat { codes, format, .. } => {
+                refused(format!("`{}`: weights in {}", codes.name, format.name()))
+            }
         }
     }
 

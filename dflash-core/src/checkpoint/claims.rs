@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::names::{Nest, skipped};
+use super::small_float::SmallFloat;
 use super::tensor::{StoredTensor, StoredType};
 use super::weight::WeightSource;
-use crate::config::{QuantConfig, QuantMode, QuantSpec};
+use crate::config::{QuantConfig, QuantSpec};
 use crate::{Error, Result};
 
 /// Hands out a checkpoint's tensors, each once, by the model's names.
@@ -130,7 +131,7 @@ impl Claims {
             None => self
                 .float(&format!("{module}.weight"), &[out, inp])
                 .map(WeightSource::Plain),
-            Some(spec) => self.affine(module, spec, &[], out, inp),
+            Some(spec) => self.packed(module, spec, &[], out, inp),
         }
     }
 
@@ -142,38 +143,14 @@ impl Claims {
         out: usize,
         inp: usize,
     ) -> Result<Vec<WeightSource>> {
-        let part = |t: &StoredTensor, i| t.part(i);
-        match self.quantized(module)? {
+        let all = match self.quantized(module)? {
             None => {
                 let all = self.float(&format!("{module}.weight"), &[count, out, inp])?;
-                Ok((0..count)
-                    .map(|i| WeightSource::Plain(part(&all, i)))
-                    .collect())
+                WeightSource::Plain(all)
             }
-            Some(spec) => {
-                let WeightSource::Affine {
-                    codes,
-                    scales,
-                    biases,
-                    bits,
-                    group,
-                    ..
-                } = self.affine(module, spec, &[count], out, inp)?
-                else {
-                    unreachable!("invariant: `affine` makes affine weights");
-                };
-                let one = |i| WeightSource::Affine {
-                    codes: part(&codes, i),
-                    scales: part(&scales, i),
-                    biases: part(&biases, i),
-                    bits,
-                    group,
-                    out,
-                    inp,
-                };
-                Ok((0..count).map(one).collect())
-            }
-        }
+            Some(spec) => self.packed(module, spec, &[count], out, inp)?,
+        };
+        Ok((0..count).map(|i| all.part(i)).collect())
     }
 
     /// Whether the embedding serves as head. `tied` is what the configuration says; where it says
@@ -206,7 +183,7 @@ impl Claims {
     pub fn codebook(&mut self, name: &str, ids: usize, rank: usize) -> Result<WeightSource> {
         match self.quantized(name)? {
             None => self.float(name, &[ids, rank]).map(WeightSource::Plain),
-            Some(spec) => self.affine(name, spec, &[], ids, rank),
+            Some(spec) => self.packed(name, spec, &[], ids, rank),
         }
     }
 
@@ -327,21 +304,11 @@ impl Claims {
             return Ok(None);
         };
         let path = scales.trim_end_matches(".scales");
-        let Some(spec) = quantization.for_module(path) else {
-            return Ok(None);
-        };
-        if spec.mode != QuantMode::Affine {
-            return Err(Error::unsupported(format!(
-                "the quantization mode {} of `{path}`",
-                spec.mode.name()
-            ))
-            .with_hint("use a checkpoint quantized in MLX's affine mode, or the unquantized one"));
-        }
-        Ok(Some(spec))
+        Ok(quantization.for_module(path))
     }
 
-    /// Claims the three tensors of an affine module; `lead` is the shape in front of `[out, inp]`.
-    fn affine(
+    /// Claims the tensors of a quantized module; `lead` is the shape in front of `[out, inp]`.
+    fn packed(
         &mut self,
         module: &str,
         spec: QuantSpec,
@@ -349,21 +316,40 @@ impl Claims {
         out: usize,
         inp: usize,
     ) -> Result<WeightSource> {
-        let (bits, group) = (usize::from(spec.bits), spec.group);
-        if !inp.is_multiple_of(group) {
+        let format = SmallFloat::of(spec.mode);
+        // Rows of small floats are whole steps of 32 even where a group is shorter.
+        let unit = format.map_or(spec.group, |f| f.group().max(32));
+        if !inp.is_multiple_of(unit) {
             return Err(Error::shape(
                 format!("input width of the quantized `{module}`"),
-                format!("a multiple of its group, {group}"),
+                format!("a multiple of its group, {unit}"),
                 inp,
             ));
         }
         let shape = |columns: usize| [lead, &[out, columns]].concat();
-        let codes = self.require(&format!("{module}.weight"), &shape(inp / 32 * bits))?;
+        let columns = inp / 32 * usize::from(spec.bits);
+        let codes = self.require(&format!("{module}.weight"), &shape(columns))?;
         if codes.dtype != StoredType::U32 {
             return Err(codes.not_words());
         }
-        let scales = self.float(&format!("{module}.scales"), &shape(inp / group))?;
-        let biases = self.float(&format!("{module}.biases"), &shape(inp / group))?;
+        let factors = shape(inp / spec.group);
+        if let Some(format) = format {
+            let scales = self.require(&format!("{module}.scales"), &factors)?;
+            if scales.dtype != StoredType::U8 {
+                let what = format!("tensor `{}` in {}", scales.name, scales.dtype);
+                return Err(Error::unsupported(what)
+                    .with_hint(format!("scales of {} are stored in U8", format.name())));
+            }
+            return Ok(WeightSource::SmallFloat {
+                codes,
+                scales,
+                format,
+                out,
+                inp,
+            });
+        }
+        let scales = self.float(&format!("{module}.scales"), &factors)?;
+        let biases = self.float(&format!("{module}.biases"), &factors)?;
         if scales.dtype != biases.dtype {
             return Err(Error::checkpoint(
                 &self.path,
@@ -378,7 +364,7 @@ impl Claims {
             scales,
             biases,
             bits: spec.bits,
-            group,
+            group: spec.group,
             out,
             inp,
         })

@@ -15,6 +15,7 @@ mod mmap;
 mod names;
 mod open;
 mod quantize;
+mod small_float;
 mod tensor;
 mod weight;
 
@@ -23,5 +24,6 @@ pub use claims::Claims;
 pub use experts::Experts;
 pub use open::{Checkpoint, TensorInfo};
 pub use quantize::{Unfit, quantize};
+pub use small_float::{SmallFloat, e2m1, e4m3, e8m0};
 pub use tensor::{StoredTensor, StoredType};
 pub use weight::WeightSource;

@@ -2,15 +2,12 @@
 
 use std::ops::Range;
 
+use super::small_float::SmallFloat;
 use super::tensor::{StoredTensor, StoredType};
 use crate::{Error, Result};
 
 /// The weight of a linear layer or an embedding, `[out, in]`, in its stored format.
 #[derive(Debug, Clone)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "one per module, and gone once the backend has made its own weight of it"
-)]
 pub enum WeightSource {
     /// One tensor `[out, in]` in F32, BF16 or F16.
     Plain(StoredTensor),
@@ -31,6 +28,19 @@ pub enum WeightSource {
         /// Columns.
         inp: usize,
     },
+    /// Groups of consecutive small floats of a row: `weight = number(code) * scale`.
+    SmallFloat {
+        /// U32 words `[out, in * bits / 32]`: one stream of codes per row, lowest bits first.
+        codes: StoredTensor,
+        /// U8 `[out, in / group]`.
+        scales: StoredTensor,
+        /// What codes and scales stand for.
+        format: SmallFloat,
+        /// Rows.
+        out: usize,
+        /// Columns, a multiple of 32.
+        inp: usize,
+    },
 }
 
 impl WeightSource {
@@ -38,7 +48,7 @@ impl WeightSource {
     pub fn out(&self) -> usize {
         match self {
             Self::Plain(tensor) => tensor.shape[0],
-            Self::Affine { out, .. } => *out,
+            Self::Affine { out, .. } | Self::SmallFloat { out, .. } => *out,
         }
     }
 
@@ -46,7 +56,7 @@ impl WeightSource {
     pub fn inp(&self) -> usize {
         match self {
             Self::Plain(tensor) => tensor.shape[1],
-            Self::Affine { inp, .. } => *inp,
+            Self::Affine { inp, .. } | Self::SmallFloat { inp, .. } => *inp,
         }
     }
 
@@ -60,13 +70,16 @@ impl WeightSource {
                 biases,
                 ..
             } => codes.bytes.len() + scales.bytes.len() + biases.bytes.len(),
+            Self::SmallFloat { codes, scales, .. } => codes.bytes.len() + scales.bytes.len(),
         }
     }
 
     /// The name of the weight tensor in the file.
     pub fn name(&self) -> &str {
         match self {
-            Self::Plain(tensor) | Self::Affine { codes: tensor, .. } => &tensor.name,
+            Self::Plain(tensor)
+            | Self::Affine { codes: tensor, .. }
+            | Self::SmallFloat { codes: tensor, .. } => &tensor.name,
         }
     }
 
@@ -121,6 +134,31 @@ impl WeightSource {
                 sized(scales, factors)?;
                 sized(biases, factors)
             }
+            Self::SmallFloat {
+                codes,
+                scales,
+                format,
+                out,
+                inp,
+            } => {
+                if !inp.is_multiple_of(32) {
+                    return Err(Error::shape(
+                        format!("columns of `{}` in {}", codes.name, format.name()),
+                        "a multiple of 32",
+                        inp,
+                    ));
+                }
+                if codes.dtype != StoredType::U32 {
+                    return Err(codes.not_words());
+                }
+                sized(codes, out * (inp / 8 * format.bits()))?;
+                if scales.dtype != StoredType::U8 {
+                    let what = format!("tensor `{}` in {}", scales.name, scales.dtype);
+                    return Err(Error::unsupported(what)
+                        .with_hint(format!("scales of {} are stored in U8", format.name())));
+                }
+                sized(scales, out * (inp / format.group()))
+            }
         }
     }
 
@@ -130,8 +168,18 @@ impl WeightSource {
     /// If the range is outside.
     #[must_use]
     pub fn rows(&self, range: Range<usize>) -> Self {
+        self.cut(range.len(), |tensor| tensor.rows(range.clone()))
+    }
+
+    /// Weight `i` of several in one, whose tensors have an axis in front.
+    pub(super) fn part(&self, i: usize) -> Self {
+        self.cut(self.out(), |tensor| tensor.part(i))
+    }
+
+    /// The same with another number of rows and parts of the tensors.
+    fn cut(&self, out: usize, part: impl Fn(&StoredTensor) -> StoredTensor) -> Self {
         match self {
-            Self::Plain(tensor) => Self::Plain(tensor.rows(range)),
+            Self::Plain(tensor) => Self::Plain(part(tensor)),
             Self::Affine {
                 codes,
                 scales,
@@ -141,12 +189,25 @@ impl WeightSource {
                 inp,
                 ..
             } => Self::Affine {
-                out: range.len(),
-                codes: codes.rows(range.clone()),
-                scales: scales.rows(range.clone()),
-                biases: biases.rows(range),
+                codes: part(codes),
+                scales: part(scales),
+                biases: part(biases),
                 bits: *bits,
                 group: *group,
+                out,
+                inp: *inp,
+            },
+            Self::SmallFloat {
+                codes,
+                scales,
+                format,
+                inp,
+                ..
+            } => Self::SmallFloat {
+                codes: part(codes),
+                scales: part(scales),
+                format: *format,
+                out,
                 inp: *inp,
             },
         }

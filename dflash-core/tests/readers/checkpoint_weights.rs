@@ -1,6 +1,6 @@
 //! Weights in their layouts: plain, quantized, and experts.
 
-use dflash_core::checkpoint::{Bytes, Checkpoint, StoredType, WeightSource};
+use dflash_core::checkpoint::{Bytes, Checkpoint, SmallFloat, StoredType, WeightSource};
 use dflash_core::config::MoeConfig;
 use serde_json::{Value, json};
 
@@ -71,6 +71,55 @@ fn affine_modules_and_their_rows() {
 }
 
 #[test]
+fn modules_of_small_floats() {
+    for (format, columns, groups) in [
+        (SmallFloat::Mxfp4, 8, 2),
+        (SmallFloat::Nvfp4, 8, 4),
+        (SmallFloat::Mxfp8, 16, 2),
+    ] {
+        let quantization = json!({"mode": format.name()});
+        let tensors: [(&str, &str, &[usize]); 2] = [
+            ("model.layers.0.p.weight", "U32", &[3, columns]),
+            ("model.layers.0.p.scales", "U8", &[3, groups]),
+        ];
+        let claim = |tensors: Tensors<'_>, inp| {
+            let mut all = claims_with(tensors, quantization.clone()).expect("one nest");
+            let weight = all.weight("layers.0.p", 3, inp)?;
+            weight.check()?;
+            all.finish().map(|_| weight)
+        };
+        let weight = claim(&tensors, 64).expect("small floats");
+        assert_eq!(weight.stored_bytes(), 3 * (4 * columns + groups));
+        match weight.rows(1..2) {
+            WeightSource::SmallFloat {
+                codes,
+                scales,
+                format: found,
+                out: 1,
+                inp: 64,
+            } => {
+                assert_eq!(found, format);
+                assert_eq!([codes.shape, scales.shape], [[1, columns], [1, groups]]);
+            }
+            other => panic!("{other:?}"),
+        }
+        let mut wrong = tensors;
+        wrong[1].1 = "BF16";
+        assert_says(
+            &claim(&wrong, 64).expect_err("scales in floats"),
+            &["p.scales", "BF16"],
+        );
+        assert_says(&claim(&tensors, 48).expect_err("width"), &["32", "48"]);
+        let mut wrong = tensors.to_vec();
+        wrong.push(("model.layers.0.p.biases", "BF16", &[3, 2]));
+        assert_says(
+            &claim(&wrong, 64).expect_err("nobody adds them"),
+            &["p.biases"],
+        );
+    }
+}
+
+#[test]
 fn affine_modules_that_contradict_their_configuration() {
     let weight = |tensors: Tensors<'_>, quantization| {
         claims_with(tensors, quantization)
@@ -94,10 +143,10 @@ fn affine_modules_that_contradict_their_configuration() {
         &weight(AFFINE, own(json!(false))).expect_err("excluded"),
         &["[3, 64]", "[3, 8]"],
     );
-    for mode in ["mxfp4", "mxfp8", "nvfp4"] {
-        let error = weight(AFFINE, own(json!({"mode": mode}))).expect_err("not yet");
-        assert_says(&error, &[mode, "not supported", "affine"]);
-    }
+    assert_says(
+        &weight(AFFINE, own(json!({"mode": "mxfp4"}))).expect_err("scales in floats"),
+        &["p.scales", "not supported"],
+    );
     assert_says(
         &weight(&AFFINE[..2], own(json!(true))).expect_err("no biases"),
         &["p.biases", "missing"],

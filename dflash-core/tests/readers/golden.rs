@@ -297,7 +297,7 @@ fn fused_and_separate_experts_agree() {
                 .iter()
                 .map(|w| match w {
                     WeightSource::Plain(t) => t.bytes.to_vec(),
-                    WeightSource::Affine { .. } => panic!("plain file"),
+                    other => panic!("plain file: {}", other.name()),
                 })
                 .collect()
         };

@@ -146,7 +146,7 @@ fn codes_do_not_depend_on_the_format_of_the_file() {
             biases,
             ..
         } => (codes, scales, biases),
-        WeightSource::Plain(_) => panic!("an affine weight"),
+        other => panic!("an affine weight: {}", other.name()),
     };
     let (codes, scales, biases) = parts(stored);
     let (wide_codes, wide_scales, wide_biases) = parts(&wide);

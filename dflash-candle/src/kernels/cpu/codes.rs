@@ -1,67 +1,59 @@
 //! Numbers stored as small codes, and how they are widened.
 //!
 //! A product widens a few rows at a time into scratch memory that stays in the second-level cache,
-//! and multiplies them as f32. What a code stands for is computed by the same two rounded
-//! operations on every instruction set, so a widened number has the same bits everywhere.
+//! and multiplies them as f32. What a code stands for is computed by the same rounded operations on
+//! every instruction set, so a widened number has the same bits everywhere.
+
+mod affine;
+mod small_float;
 
 use std::ops::Range;
 
-use dflash_core::DType;
+pub use affine::Affine;
+pub use small_float::SmallFloats;
 
-use super::embedding::widen;
-use super::isa::{Isa, Kernel};
+use super::isa::Isa;
 use super::scratch::with_scratch;
 use super::simd::{LANES, Simd};
 use super::tile::{STEP, packed_len};
 
-/// Codes of a matrix: each row is one stream of `bits` bits per number, lowest bit first, and each
-/// `group` consecutive numbers share a scale and a bias: `number = code * scale + bias`.
+/// The codes of a matrix: each row is one stream of bits, the lowest bit first.
 #[derive(Debug, Clone, Copy)]
-pub struct Codes<'a> {
-    /// The streams; 32 codes take `bits` words.
-    pub codes: &'a [u8],
-    /// One factor per group.
-    pub scales: &'a [u8],
-    /// What is added, one per group.
-    pub biases: &'a [u8],
-    /// The format of scales and biases.
-    pub factors: DType,
-    /// Bits of a code, 1 to 8.
-    pub bits: usize,
-    /// Numbers per scale, a multiple of 32.
-    pub group: usize,
+pub enum Codes<'a> {
+    /// Steps from a bias.
+    Affine(Affine<'a>),
+    /// Floats of four or eight bits.
+    SmallFloats(SmallFloats<'a>),
 }
 
 impl<'a> Codes<'a> {
     /// # Panics
     /// If the sizes are not those of a matrix.
     pub(crate) fn check(&self, outputs: usize, inner: usize) {
-        assert!(
-            (1..=8).contains(&self.bits)
-                && self.group > 0
-                && self.group.is_multiple_of(STEP)
-                && inner.is_multiple_of(self.group),
-            "invariant: rows are whole groups of whole words"
-        );
-        let factors = outputs * (inner / self.group) * self.factors.size();
-        assert_eq!(
-            [self.codes.len(), self.scales.len(), self.biases.len()],
-            [outputs * self.row_bytes(inner), factors, factors],
-            "invariant: a weight's bytes match its shape"
-        );
+        match self {
+            Self::Affine(affine) => affine.check(outputs, inner),
+            Self::SmallFloats(floats) => floats.check(outputs, inner),
+        }
     }
 
     /// The streams.
     pub(crate) fn bytes(&self) -> &'a [u8] {
-        self.codes
+        match self {
+            Self::Affine(affine) => affine.codes,
+            Self::SmallFloats(floats) => floats.codes,
+        }
     }
 
     /// Bytes of a row's codes.
     pub(crate) fn row_bytes(&self, inner: usize) -> usize {
-        inner / 8 * self.bits
+        let bits = match self {
+            Self::Affine(affine) => affine.bits,
+            Self::SmallFloats(floats) => floats.format.bits(),
+        };
+        inner / 8 * bits
     }
 
-    /// Calls `work` with rows `range` of a matrix as f32, one after another in whole steps.
+    /// Calls `work` with rows `range` of a matrix as f32, one after another.
     pub(crate) fn with_rows<R>(
         self,
         isa: Isa,
@@ -69,129 +61,28 @@ impl<'a> Codes<'a> {
         range: Range<usize>,
         work: impl FnOnce(&[f32]) -> R,
     ) -> R {
-        let numbers = range.len() * packed_len(inner);
-        let groups = inner / self.group;
-        let factors = packed_len(range.len() * groups);
-        with_scratch(numbers + 2 * factors, |scratch| {
-            let (out, rest) = scratch.split_at_mut(numbers);
-            let (scales, biases) = rest.split_at_mut(factors);
-            let count = range.len() * groups;
-            let (scales, biases) = (&mut scales[..count], &mut biases[..count]);
-            for (stored, wide) in [(self.scales, &mut *scales), (self.biases, &mut *biases)] {
-                let size = groups * self.factors.size();
-                let stored = &stored[range.start * size..range.end * size];
-                widen(isa, stored, self.factors, 1.0, wide);
+        let size = self.row_bytes(inner);
+        let codes = &self.bytes()[range.start * size..range.end * size];
+        // Whole steps: `check` saw that rows have no incomplete one.
+        with_scratch(range.len() * packed_len(inner), |out| {
+            let out = &mut out[..range.len() * inner];
+            match self {
+                Self::Affine(affine) => affine.widen(isa, codes, inner, range, out),
+                Self::SmallFloats(floats) => floats.widen(isa, codes, inner, range, out),
             }
-            let size = self.row_bytes(inner);
-            let codes = &self.codes[range.start * size..range.end * size];
-            self.apply(isa, codes, (scales, biases), out);
             work(out)
         })
     }
-
-    /// Widens whole rows.
-    fn apply(self, isa: Isa, codes: &[u8], (scales, biases): (&[f32], &[f32]), out: &mut [f32]) {
-        // One kernel per width: a function that holds them all grows so large that the compiler
-        // stops inlining single instructions into it.
-        macro_rules! widths {
-            ($($bits:literal)*) => {
-                match self.bits {
-                    $($bits => isa.run(Apply::<$bits> { codes, scales, biases, group: self.group, out }),)*
-                    _ => unreachable!("invariant: `check` saw the width"),
-                }
-            };
-        }
-        widths!(1 2 3 4 5 6 7 8)
-    }
 }
 
-/// The kernel that widens whole groups.
-struct Apply<'o, const BITS: usize> {
-    codes: &'o [u8],
-    scales: &'o [f32],
-    biases: &'o [f32],
-    group: usize,
-    out: &'o mut [f32],
-}
-
-impl<const BITS: usize> Kernel for Apply<'_, BITS> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let steps = self.group / STEP;
-        let groups = self
-            .out
-            .as_chunks_mut::<STEP>()
-            .0
-            .chunks_exact_mut(steps)
-            .zip(self.codes.chunks_exact(steps * 4 * BITS))
-            .zip(self.scales.iter().zip(self.biases));
-        for ((out, codes), (scale, bias)) in groups {
-            let (scale, bias) = (s.splat(*scale), s.splat(*bias));
-            for (out, codes) in out.iter_mut().zip(codes.chunks_exact(4 * BITS)) {
-                let (first, second) = load::<S, BITS>(s, codes);
-                let (low, high) = out.split_at_mut(LANES);
-                store(s, low, s.add(s.mul(first, scale), bias));
-                store(s, high, s.add(s.mul(second, scale), bias));
-            }
-        }
-    }
-}
-
+/// Writes a step of numbers.
 #[inline(always)]
-fn store<S: Simd>(s: S, to: &mut [f32], v: S::V) {
-    if let Some(to) = to.as_mut_array() {
-        s.store(to, v);
+fn store<S: Simd>(s: S, to: &mut [f32; STEP], first: S::V, second: S::V) {
+    let (halves, _) = to.as_chunks_mut::<LANES>();
+    if let [low, high] = halves {
+        s.store(low, first);
+        s.store(high, second);
     }
-}
-
-/// 32 codes as numbers.
-#[inline(always)]
-fn load<S: Simd, const BITS: usize>(s: S, from: &[u8]) -> (S::V, S::V) {
-    let mut codes = [0; STEP];
-    if BITS == 4 {
-        let mut halves = [0; STEP / 2];
-        halves.copy_from_slice(from);
-        return s.load_nibbles(&halves);
-    }
-    if BITS == 8 {
-        codes.copy_from_slice(from);
-        return s.load_bytes(&codes);
-    }
-    for (eight, from) in codes
-        .as_chunks_mut::<8>()
-        .0
-        .iter_mut()
-        .zip(from.chunks_exact(BITS))
-    {
-        let mut word = [0; 8];
-        word[..BITS].copy_from_slice(from);
-        *eight = spread::<BITS>(u64::from_le_bytes(word)).to_le_bytes();
-    }
-    s.load_bytes(&codes)
-}
-
-/// The eight lowest codes of a word, one per byte: its halves are moved apart, then their halves, then theirs.
-#[inline(always)]
-const fn spread<const BITS: usize>(word: u64) -> u64 {
-    let mut x = word;
-    x = x & const { lanes(2, 4 * BITS) }
-        | (x << (32 - 4 * BITS)) & const { lanes(2, 4 * BITS) << 32 };
-    x = x & const { lanes(4, 2 * BITS) }
-        | (x << (16 - 2 * BITS)) & const { lanes(4, 2 * BITS) << 16 };
-    x & const { lanes(8, BITS) } | (x << (8 - BITS)) & const { lanes(8, BITS) << 8 }
-}
-
-/// The lowest `bits` bits of every other one of `count` equal parts of a word.
-const fn lanes(count: usize, bits: usize) -> u64 {
-    let mut all = 0;
-    let mut lane = 0;
-    while lane < count {
-        all |= ((1 << bits) - 1) << (lane * 64 / count);
-        lane += 2;
-    }
-    all
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ mod tile;
 mod testing;
 
 pub use attention::{Attention, KeysValues, attention};
-pub use codes::Codes;
+pub use codes::{Affine, Codes, SmallFloats};
 pub use conv::{DynamicKernel, dynamic_conv, short_conv};
 pub use embedding::embedding;
 pub use gated_delta::{GatedDelta, GatedDeltaRows, MAX_KEY_DIM, gated_delta};

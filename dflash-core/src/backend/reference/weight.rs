@@ -2,7 +2,7 @@
 
 use super::layers::silu;
 use super::tensor::{RefTensor, dot};
-use crate::checkpoint::{Bytes, WeightSource};
+use crate::checkpoint::{Bytes, SmallFloat, WeightSource};
 use crate::{DType, Error, Result};
 
 /// A matrix `[out, in]` over its file's bytes.
@@ -24,6 +24,12 @@ enum Numbers {
         codes: Bytes,
         scales: Vec<f32>,
         biases: Vec<f32>,
+    },
+    /// Codes in streams as above; a number is what its code stands for times the scale of its group.
+    SmallFloat {
+        format: SmallFloat,
+        codes: Bytes,
+        scales: Vec<f32>,
     },
 }
 
@@ -48,6 +54,16 @@ impl RefWeight {
                 codes: codes.bytes.clone(),
                 scales: scales.to_f32()?,
                 biases: biases.to_f32()?,
+            },
+            WeightSource::SmallFloat {
+                codes,
+                scales,
+                format,
+                ..
+            } => Numbers::SmallFloat {
+                format: *format,
+                codes: codes.bytes.clone(),
+                scales: scales.bytes.iter().map(|&s| format.scale(s)).collect(),
             },
         };
         Ok(Self {
@@ -90,6 +106,20 @@ impl RefWeight {
                         biases[first + column / group],
                     );
                     *out = f32::from(code(codes, column * bits, *bits)) * scale + bias;
+                }
+            }
+            Numbers::SmallFloat {
+                format,
+                codes,
+                scales,
+            } => {
+                let (bits, group) = (format.bits(), format.group());
+                let width = self.inputs * bits / 8;
+                let codes = &codes[row * width..][..width];
+                let first = row * (self.inputs / group);
+                for (column, out) in out.iter_mut().enumerate() {
+                    let number = format.number(code(codes, column * bits, bits));
+                    *out = number * scales[first + column / group];
                 }
             }
         }
@@ -311,6 +341,46 @@ pub(super) mod tests {
         }
     }
 
+    /// Codes 0, 1, 2, … against scales written by hand.
+    #[test]
+    fn small_floats_by_hand() {
+        let row = |format, bytes: Vec<u8>, scales: &[u8]| {
+            let inp = bytes.len() * 8 / SmallFloat::bits(format);
+            RefWeight::load(&WeightSource::SmallFloat {
+                codes: stored(StoredType::U32, &[1, bytes.len() / 4], &bytes),
+                scales: stored(StoredType::U8, &[1, scales.len()], scales),
+                format,
+                out: 1,
+                inp,
+            })
+            .expect("a packed matrix")
+            .gather(&[0])
+            .expect("a row")
+        };
+        // The lower half of a byte comes first: 0, 1, 2, … 15, twice.
+        let ascending: Vec<u8> = (0..16u8)
+            .map(|i| (i * 2 % 16) | ((i * 2 % 16 + 1) << 4))
+            .collect();
+        let values = [0.0f32, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+        let signed: Vec<f32> = values.iter().copied().chain(values.map(|v| -v)).collect();
+        let scaled = |scale: f32| signed.iter().map(move |v| v * scale);
+        // 2¹ for all 32.
+        assert_eq!(
+            row(SmallFloat::Mxfp4, ascending.clone(), &[128]),
+            scaled(2.0).chain(scaled(2.0)).collect::<Vec<_>>()
+        );
+        // 1.5 for the first sixteen, -2⁻⁶ for the others.
+        assert_eq!(
+            row(SmallFloat::Nvfp4, ascending, &[0x3c, 0x88]),
+            scaled(1.5).chain(scaled(-0.015_625)).collect::<Vec<_>>()
+        );
+        let mut codes = vec![0u8; 32];
+        codes[..6].copy_from_slice(&[0x38, 0xb8, 0x01, 0x7e, 0x44, 0x80]);
+        let mut expected = vec![0.0f32; 32];
+        expected[..5].copy_from_slice(&[0.25, -0.25, 0.000_488_281_25, 112.0, 0.75]);
+        assert_eq!(row(SmallFloat::Mxfp8, codes, &[125]), expected);
+    }
+
     #[test]
     fn unreadable_weights_are_refused() {
         let short = stored(StoredType::F32, &[2, 2], &[0; 12]);
@@ -346,6 +416,19 @@ pub(super) mod tests {
                 "{bits} bits in groups of {group}"
             );
         }
+        let small = |words: usize, scales: StoredType, inp| WeightSource::SmallFloat {
+            codes: stored(StoredType::U32, &[1, words], &vec![0; 4 * words]),
+            scales: stored(scales, &[1, 2], &[0; 2]),
+            format: SmallFloat::Nvfp4,
+            out: 1,
+            inp,
+        };
+        assert!(RefWeight::load(&small(4, StoredType::U8, 32)).is_ok());
+        for source in [small(2, StoredType::U8, 16), small(5, StoredType::U8, 32)] {
+            assert!(matches!(RefWeight::load(&source), Err(Error::Shape { .. })));
+        }
+        let error = RefWeight::load(&small(4, StoredType::Bf16, 32)).expect_err("refused");
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
         let weight = RefWeight::load(&matrix(2, 1, &[0.0, 1.0])).expect("a matrix");
         assert!(matches!(weight.gather(&[1, 2]), Err(Error::Shape { .. })));
     }

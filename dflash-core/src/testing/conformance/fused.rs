@@ -9,10 +9,15 @@ use crate::{DType, Result};
 /// Gate and up products with their activation.
 pub fn swiglu<B: Backend>(backend: &B) -> Vec<Failure> {
     let mut j = Judge::new(backend);
-    for stored in Stored::PLAIN.into_iter().chain([
+    let affine = [
         Stored::Affine { bits: 4, group: 32 },
         Stored::Affine { bits: 8, group: 64 },
-    ]) {
+    ];
+    for stored in Stored::PLAIN
+        .into_iter()
+        .chain(affine)
+        .chain(Stored::SMALL_FLOATS)
+    {
         for rows in [1, 16] {
             for layout in Layout::ALL {
                 same!(
@@ -297,6 +302,7 @@ pub fn moe<B: Backend>(backend: &B) -> Vec<Failure> {
     for stored in Stored::PLAIN
         .into_iter()
         .chain([Stored::Affine { bits: 4, group: 32 }])
+        .chain(Stored::SMALL_FLOATS)
     {
         for top_k in [1, 2, 6] {
             for normalize in [false, true] {

@@ -58,19 +58,19 @@ pub fn linear<B: Backend>(backend: &B) -> Vec<Failure> {
             }
         );
     }
-    for bits in [2, 3, 4, 5, 6, 8] {
-        for group in [32, 64, 128] {
-            let stored = Stored::Affine { bits, group };
-            for rows in [1, 16] {
-                same!(j, "linear", format!("{stored}, {rows} rows"), |b, make| {
-                    let weight = make.weight(stored, 24, 256)?;
-                    Ok(vec![b.linear(
-                        &weight,
-                        &make.plain(&[1, rows, 256])?,
-                        None,
-                    )?])
-                });
-            }
+    let affine = [2, 3, 4, 5, 6, 8]
+        .into_iter()
+        .flat_map(|bits| [32, 64, 128].map(|group| Stored::Affine { bits, group }));
+    for stored in affine.chain(Stored::SMALL_FLOATS) {
+        for rows in [1, 16] {
+            same!(j, "linear", format!("{stored}, {rows} rows"), |b, make| {
+                let weight = make.weight(stored, 24, 256)?;
+                Ok(vec![b.linear(
+                    &weight,
+                    &make.plain(&[1, rows, 256])?,
+                    None,
+                )?])
+            });
         }
     }
     j.failures
@@ -80,7 +80,11 @@ pub fn linear<B: Backend>(backend: &B) -> Vec<Failure> {
 pub fn embedding<B: Backend>(backend: &B) -> Vec<Failure> {
     let mut j = Judge::new(backend);
     let packed = [4, 8].map(|bits| Stored::Affine { bits, group: 64 });
-    for stored in Stored::PLAIN.into_iter().chain(packed) {
+    for stored in Stored::PLAIN
+        .into_iter()
+        .chain(packed)
+        .chain(Stored::SMALL_FLOATS)
+    {
         for ids in [&[0][..], &[9, 0, 9, 3]] {
             same!(
                 j,

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use crate::backend::Backend;
-use crate::checkpoint::{Bytes, Experts, StoredTensor, StoredType, WeightSource};
+use crate::checkpoint::{Bytes, Experts, SmallFloat, StoredTensor, StoredType, WeightSource};
 use crate::{DType, Result};
 
 /// How an input lies in memory.
@@ -28,6 +28,7 @@ impl Layout {
 pub(super) enum Stored {
     Plain(DType),
     Affine { bits: u8, group: usize },
+    SmallFloat(SmallFloat),
 }
 
 impl Stored {
@@ -35,6 +36,11 @@ impl Stored {
         Self::Plain(DType::F32),
         Self::Plain(DType::Bf16),
         Self::Plain(DType::F16),
+    ];
+    pub(super) const SMALL_FLOATS: [Self; 3] = [
+        Self::SmallFloat(SmallFloat::Mxfp4),
+        Self::SmallFloat(SmallFloat::Mxfp8),
+        Self::SmallFloat(SmallFloat::Nvfp4),
     ];
 }
 
@@ -45,6 +51,7 @@ impl std::fmt::Display for Stored {
             Self::Affine { bits, group } => {
                 write!(f, "affine {bits}-bit weight in groups of {group}")
             }
+            Self::SmallFloat(format) => write!(f, "small-float weight in {}", format.name()),
         }
     }
 }
@@ -209,24 +216,14 @@ impl<'a, B: Backend> Maker<'a, B> {
                 WeightSource::Plain(stored_floats(&numbers, &[outputs, inputs], dtype))
             }
             Stored::Affine { bits, group } => {
-                let words = inputs * usize::from(bits) / 32;
-                let codes: Vec<u8> = self
-                    .numbers(outputs * words * 4)
-                    .iter()
-                    .flat_map(|x| x.to_bits().to_le_bytes().into_iter().take(1))
-                    .collect();
+                let codes = self.codes(outputs, inputs * usize::from(bits) / 32);
                 let groups = outputs * (inputs / group);
                 #[expect(clippy::cast_precision_loss, reason = "a small power of two")]
                 let step = 2.0 * scale / (1u32 << bits) as f32;
                 let scales: Vec<f32> = self.numbers(groups).iter().map(|x| step * x).collect();
                 let biases: Vec<f32> = self.numbers(groups).iter().map(|x| scale * x).collect();
                 WeightSource::Affine {
-                    codes: StoredTensor {
-                        name: "codes".into(),
-                        dtype: StoredType::U32,
-                        shape: vec![outputs, words],
-                        bytes: Bytes::copied(&codes),
-                    },
+                    codes,
                     scales: stored_floats(&scales, &[outputs, inputs / group], DType::Bf16),
                     biases: stored_floats(&biases, &[outputs, inputs / group], DType::Bf16),
                     bits,
@@ -235,6 +232,59 @@ impl<'a, B: Backend> Maker<'a, B> {
                     inp: inputs,
                 }
             }
+            Stored::SmallFloat(format) => {
+                let mut codes = self.codes(outputs, inputs * format.bits() / 32);
+                if format == SmallFloat::Mxfp8 {
+                    // All ones is not a number.
+                    let finite: Vec<u8> = codes
+                        .bytes
+                        .iter()
+                        .map(|c| if c & 0x7f == 0x7f { c ^ 1 } else { *c })
+                        .collect();
+                    codes.bytes = Bytes::copied(&finite);
+                }
+                let groups = outputs * (inputs / format.group());
+                // Four steps below the scale that makes the largest code reach the others' numbers.
+                let largest = match format {
+                    SmallFloat::Mxfp4 | SmallFloat::Nvfp4 => 6.0,
+                    SmallFloat::Mxfp8 => 448.0,
+                };
+                let top = format.scale_at_most(scale / largest).unwrap_or(0);
+                let scales: Vec<u8> = self
+                    .codes(groups, 1)
+                    .bytes
+                    .iter()
+                    .step_by(4)
+                    .map(|s| top.saturating_sub(s % 4))
+                    .collect();
+                WeightSource::SmallFloat {
+                    codes,
+                    scales: StoredTensor {
+                        name: "scales".into(),
+                        dtype: StoredType::U8,
+                        shape: vec![outputs, inputs / format.group()],
+                        bytes: Bytes::copied(&scales),
+                    },
+                    format,
+                    out: outputs,
+                    inp: inputs,
+                }
+            }
+        }
+    }
+
+    /// Random words.
+    fn codes(&mut self, rows: usize, words: usize) -> StoredTensor {
+        let bytes: Vec<u8> = self
+            .numbers(rows * words * 4)
+            .iter()
+            .flat_map(|x| x.to_bits().to_le_bytes().into_iter().take(1))
+            .collect();
+        StoredTensor {
+            name: "codes".into(),
+            dtype: StoredType::U32,
+            shape: vec![rows, words],
+            bytes: Bytes::copied(&bytes),
         }
     }
 }

@@ -129,10 +129,15 @@ macro_rules! inputs {
 
 fn products<B: Backend>(j: &mut Judge<'_, B>, cases: &mut Vec<RowCase>) {
     let b = j.backend;
-    for stored in Stored::PLAIN.into_iter().chain([
+    let affine = [
         Stored::Affine { bits: 4, group: 64 },
         Stored::Affine { bits: 8, group: 32 },
-    ]) {
+    ];
+    for stored in Stored::PLAIN
+        .into_iter()
+        .chain(affine)
+        .chain(Stored::SMALL_FLOATS)
+    {
         for (outputs, inputs) in [(40, 64), (33, 320), (256, 128)] {
             let case = format!("rows: {stored} [{outputs}, {inputs}]");
             let (gate, up, x) = inputs!(j, "linear", &case, make => {

@@ -1,5 +1,6 @@
 //! How the planned tensors lie in a file: raw names in bf16, or converted names with packed matrices.
 
+use crate::checkpoint::SmallFloat;
 use crate::testing::plan::{Around, Plan, Planned};
 
 /// Weights that share a scale.
@@ -10,8 +11,18 @@ pub(super) const GROUP: usize = 64;
 pub(super) enum Kind {
     /// bf16 numbers.
     Numbers(Around),
-    /// Random codes, packed into 32-bit words.
-    Codes,
+    /// Random codes, packed into 32-bit words: the bits of this mask.
+    Codes(u64),
+    /// Bytes up to three below this one.
+    Scales(u8),
+}
+
+/// What the codes of packed matrices stand for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Codes {
+    /// Steps of so many bits.
+    Affine(u8),
+    SmallFloat(SmallFloat),
 }
 
 /// A tensor of a file.
@@ -32,7 +43,8 @@ impl Stored {
     pub(super) const fn width(&self) -> usize {
         match self.kind {
             Kind::Numbers(_) => 2,
-            Kind::Codes => 4,
+            Kind::Codes(_) => 4,
+            Kind::Scales(_) => 1,
         }
     }
 
@@ -111,7 +123,7 @@ fn is_router(name: &str) -> bool {
 }
 
 /// Converted files: packed matrices, a layer's experts in three tensors, norms with the one added.
-pub(super) fn packed(plan: Plan, hybrid: bool, bits: u8) -> Vec<Stored> {
+pub(super) fn packed(plan: Plan, hybrid: bool, codes: Codes) -> Vec<Stored> {
     let count = experts(&plan);
     let mut stored = Vec::new();
     for t in plan.tensors {
@@ -135,13 +147,16 @@ pub(super) fn packed(plan: Plan, hybrid: bool, bits: u8) -> Vec<Stored> {
         } else if shape.len() < 2 || shape[shape.len() - 1] % GROUP != 0 {
             stored.push(Stored::numbers(name, shape, t.fill));
         } else {
-            let bits = if is_router(&name) { 8 } else { bits };
-            matrix(
-                &mut stored,
-                name.trim_end_matches(".weight"),
-                &shape,
-                (bits, spread),
-            );
+            let module = name.trim_end_matches(".weight");
+            match codes {
+                Codes::SmallFloat(format) if !is_router(&name) => {
+                    small_floats(&mut stored, module, &shape, (format, spread));
+                }
+                Codes::Affine(bits) if !is_router(&name) => {
+                    matrix(&mut stored, module, &shape, (bits, spread));
+                }
+                _ => matrix(&mut stored, module, &shape, (8, spread)),
+            }
         }
     }
     stored
@@ -155,7 +170,7 @@ fn matrix(stored: &mut Vec<Stored>, module: &str, shape: &[usize], (bits, spread
     stored.push(Stored {
         name: format!("{module}.weight"),
         shape: with(shape[last] * usize::from(bits) / 32),
-        kind: Kind::Codes,
+        kind: Kind::Codes(u64::MAX),
     });
     let groups = with(shape[last] / GROUP);
     let scales = Around(scale, 0.2 * scale);
@@ -166,4 +181,31 @@ fn matrix(stored: &mut Vec<Stored>, module: &str, shape: &[usize], (bits, spread
     ));
     let biases = Around(-spread, 0.2 * spread);
     stored.push(Stored::numbers(format!("{module}.biases"), groups, biases));
+}
+
+/// Codes and scales whose numbers lie within the spread.
+fn small_floats(
+    stored: &mut Vec<Stored>,
+    module: &str,
+    shape: &[usize],
+    (format, spread): (SmallFloat, f32),
+) {
+    let last = shape.len() - 1;
+    let with = |columns: usize| [&shape[..last], &[columns]].concat();
+    // Without the highest bit of the exponent eight bits hold numbers below 2, all of them finite.
+    let (mask, largest) = match format {
+        SmallFloat::Mxfp4 | SmallFloat::Nvfp4 => (u64::MAX, 6.0),
+        SmallFloat::Mxfp8 => (0xbfbf_bfbf_bfbf_bfbf, 2.0),
+    };
+    stored.push(Stored {
+        name: format!("{module}.weight"),
+        shape: with(shape[last] * format.bits() / 32),
+        kind: Kind::Codes(mask),
+    });
+    let top = format.scale_at_most(2.0 * spread / largest).unwrap_or(0);
+    stored.push(Stored {
+        name: format!("{module}.scales"),
+        shape: with(shape[last] / format.group()),
+        kind: Kind::Scales(top),
+    });
 }

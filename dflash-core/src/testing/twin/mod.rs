@@ -14,10 +14,11 @@ use serde_json::{Value, json};
 use super::golden;
 use super::plan::Plan;
 use crate::backend::Backend;
+use crate::checkpoint::SmallFloat;
 use crate::config::{DraftConfig, TargetConfig};
 use crate::spec::Request;
 use crate::{Error, Result};
-use layout::packed_modules;
+use layout::{Codes, packed_modules};
 
 pub use published::NAMES;
 
@@ -32,6 +33,8 @@ pub enum Packing {
         /// 4 or 8.
         bits: u8,
     },
+    /// MLX's packing of small floats; routers are affine with 8 bits. The names of converted files.
+    SmallFloat(SmallFloat),
 }
 
 /// What kind of twin to make.
@@ -66,8 +69,15 @@ pub fn write(name: &str, options: &TwinOptions, folder: &Path) -> Result<u64> {
     let tensors = match options.packing {
         Packing::None => layout::raw(raw, hybrid),
         Packing::Affine { bits } => {
-            target["quantization"] = quantization(bits, &packed_modules(&raw, hybrid));
-            layout::packed(raw, hybrid, bits)
+            let entry = json!({"group_size": layout::GROUP, "bits": bits, "mode": "affine"});
+            target["quantization"] = quantization(entry, &packed_modules(&raw, hybrid));
+            layout::packed(raw, hybrid, Codes::Affine(bits))
+        }
+        Packing::SmallFloat(format) => {
+            let (bits, group) = (format.bits(), format.group());
+            let entry = json!({"group_size": group, "bits": bits, "mode": format.name()});
+            target["quantization"] = quantization(entry, &packed_modules(&raw, hybrid));
+            layout::packed(raw, hybrid, Codes::SmallFloat(format))
         }
     };
     let target_bytes = write::checkpoint(&folder.join("target"), &target, &tensors, options.seed)?;
@@ -113,8 +123,7 @@ pub fn check_text<B: Backend>(backend: &B, folder: &Path) -> Result<(Vec<String>
 }
 
 /// The config's entry; routers keep 8 bits, as converters leave them.
-fn quantization(bits: u8, wide: &[String]) -> Value {
-    let mut entry = json!({"group_size": layout::GROUP, "bits": bits, "mode": "affine"});
+fn quantization(mut entry: Value, wide: &[String]) -> Value {
     for module in wide {
         entry[module.as_str()] = json!({"group_size": layout::GROUP, "bits": 8});
     }

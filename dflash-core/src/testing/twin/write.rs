@@ -76,7 +76,8 @@ fn shard_file(path: &Path, tensors: &[Stored], seed: u64, first: usize) -> std::
         end += tensor.bytes();
         let dtype = match tensor.kind {
             Kind::Numbers(_) => "BF16",
-            Kind::Codes => "U32",
+            Kind::Codes(_) => "U32",
+            Kind::Scales(_) => "U8",
         };
         let entry = json!({"dtype": dtype, "shape": tensor.shape, "data_offsets": [start, end]});
         header.insert(tensor.name.clone(), entry);
@@ -94,7 +95,7 @@ fn shard_file(path: &Path, tensors: &[Stored], seed: u64, first: usize) -> std::
     Ok(end as u64)
 }
 
-/// A tensor's bytes. One hash makes four numbers or two words of codes.
+/// A tensor's bytes. One hash makes four numbers, two words of codes or eight scales.
 fn numbers(file: &mut impl Write, tensor: &Stored, seed: u64) -> std::io::Result<()> {
     let mut left = tensor.shape.iter().product::<usize>();
     let mut counter = 0u64;
@@ -106,7 +107,10 @@ fn numbers(file: &mut impl Write, tensor: &Stored, seed: u64) -> std::io::Result
             let hash = scramble(seed, counter);
             counter += 1;
             match tensor.kind {
-                Kind::Codes => piece.extend(hash.to_le_bytes()),
+                Kind::Codes(mask) => piece.extend((hash & mask).to_le_bytes()),
+                Kind::Scales(top) => {
+                    piece.extend(hash.to_le_bytes().map(|b| top.saturating_sub(b % 4)));
+                }
                 Kind::Numbers(Around(middle, spread)) => {
                     for part in hash.to_le_bytes().chunks_exact(2) {
                         let part = u16::from_le_bytes([part[0], part[1]]);
@@ -132,7 +136,7 @@ mod tests {
         let tensor = |elements: usize| Stored {
             name: "t".into(),
             shape: vec![elements],
-            kind: Kind::Codes,
+            kind: Kind::Codes(u64::MAX),
         };
         let gigabyte = 250_000_000;
         let all = [3, 1, 2, 6, 1].map(|n| tensor(n * gigabyte));

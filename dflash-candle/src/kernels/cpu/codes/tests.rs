@@ -1,29 +1,32 @@
 use dflash_core::DType;
+use dflash_core::checkpoint::SmallFloat;
 
 use super::*;
 use crate::kernels::cpu::testing::{Numbers, assert_bits, assert_close, contexts, encode, single};
-use crate::kernels::cpu::{Activation, Cpu, Expert, Matrix, Routes, embedding, glu, linear, moe};
+use crate::kernels::cpu::{
+    Activation, Affine, Cpu, Expert, Matrix, Routes, SmallFloats, embedding, glu, linear, moe,
+};
 
 /// A stored matrix and the numbers that it stands for.
 struct Sample {
     codes: Vec<u8>,
     scales: Vec<u8>,
     biases: Vec<u8>,
-    dtype: DType,
-    bits: usize,
-    group: usize,
+    kind: Kind,
     shape: (usize, usize),
     numbers: Vec<f32>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Affine(usize, usize, DType),
+    Small(SmallFloat),
 }
 
 impl Sample {
     fn new(bits: usize, group: usize, dtype: DType, outputs: usize, inner: usize) -> Self {
         let mut random = Numbers::new((bits * group + outputs * inner) as u64);
-        // One byte in front, so that nothing is aligned.
-        let row = inner * bits / 8;
-        let codes: Vec<u8> = (0..=outputs * row)
-            .map(|_| (random.next() * 128.0 + 128.0) as u8)
-            .collect();
+        let codes = bytes(&mut random, outputs * inner * bits / 8);
         let groups = outputs * inner / group;
         let step = 1.0 / (1 << bits) as f32;
         let scales: Vec<f32> = random.vec(groups).iter().map(|x| x * step).collect();
@@ -31,33 +34,63 @@ impl Sample {
         let (biases, wide_biases) = encode(&random.vec(groups), dtype);
         let numbers = (0..outputs * inner)
             .map(|i| {
-                let code = (0..bits).fold(0, |code, bit| {
-                    let at = i * bits + bit;
-                    code | u32::from(codes[1 + at / 8] >> (at % 8) & 1) << bit
-                });
-                code as f32 * wide_scales[i / group] + wide_biases[i / group]
+                let code = code(&codes[1..], i, bits);
+                f32::from(code) * wide_scales[i / group] + wide_biases[i / group]
             })
             .collect();
         Self {
             codes,
             scales,
             biases,
-            dtype,
-            bits,
-            group,
+            kind: Kind::Affine(bits, group, dtype),
+            shape: (outputs, inner),
+            numbers,
+        }
+    }
+
+    /// Every code that is a number, and scales around one.
+    fn small(format: SmallFloat, outputs: usize, inner: usize) -> Self {
+        let mut random = Numbers::new((outputs * inner) as u64);
+        let mut codes = bytes(&mut random, outputs * inner * format.bits() / 8);
+        let mut scales = bytes(&mut random, outputs * inner / format.group());
+        let one = format.scale_at_most(1.0).expect("there is one");
+        scales.iter_mut().for_each(|s| *s = one - 20 + *s % 40);
+        if format == SmallFloat::Mxfp8 {
+            let numbers = codes.iter_mut().filter(|c| **c & 0x7f == 0x7f);
+            numbers.for_each(|c| *c ^= 1);
+        }
+        let numbers = (0..outputs * inner)
+            .map(|i| {
+                let number = format.number(code(&codes[1..], i, format.bits()));
+                number * format.scale(scales[1 + i / format.group()])
+            })
+            .collect();
+        Self {
+            codes,
+            scales,
+            biases: Vec::new(),
+            kind: Kind::Small(format),
             shape: (outputs, inner),
             numbers,
         }
     }
 
     fn codes(&self) -> Codes<'_> {
-        Codes {
-            codes: &self.codes[1..],
-            scales: &self.scales[1..],
-            biases: &self.biases[1..],
-            factors: self.dtype,
-            bits: self.bits,
-            group: self.group,
+        let (codes, scales) = (&self.codes[1..], &self.scales[1..]);
+        match self.kind {
+            Kind::Affine(bits, group, factors) => Codes::Affine(Affine {
+                codes,
+                scales,
+                biases: &self.biases[1..],
+                factors,
+                bits,
+                group,
+            }),
+            Kind::Small(format) => Codes::SmallFloats(SmallFloats {
+                codes,
+                scales,
+                format,
+            }),
         }
     }
 
@@ -71,27 +104,74 @@ impl Sample {
     }
 }
 
+/// Random bytes behind one more, so that they are not aligned.
+fn bytes(random: &mut Numbers, count: usize) -> Vec<u8> {
+    (0..=count)
+        .map(|_| (random.next() * 128.0 + 128.0) as u8)
+        .collect()
+}
+
+/// Code `i` of a stream, bit by bit.
+fn code(stream: &[u8], i: usize, bits: usize) -> u8 {
+    (0..bits).fold(0, |code, bit| {
+        let at = i * bits + bit;
+        code | (stream[at / 8] >> (at % 8) & 1) << bit
+    })
+}
+
 const FORMATS: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
 
 #[test]
-fn codes_of_every_width_are_widened_exactly_by_every_instruction_set() {
-    for bits in 1..=8 {
-        for group in [32, 64, 128] {
-            for dtype in FORMATS {
-                let sample = Sample::new(bits, group, dtype, 11, 384);
-                for cpu in single() {
-                    let what = format!("{cpu:?}, {bits} bits, group {group}, {dtype}");
-                    sample.codes().with_rows(cpu.isa(), 384, 2..9, |rows| {
-                        assert_bits(rows, &sample.numbers[2 * 384..9 * 384], &what);
-                    });
-                    let mut out = vec![0.0; 3 * 384];
-                    embedding(&cpu, sample.matrix(), &[10, 0, 10], 0.5, &mut out);
-                    let expected: Vec<f32> = [10, 0, 10]
-                        .iter()
-                        .flat_map(|id| &sample.numbers[id * 384..(id + 1) * 384])
-                        .map(|x| x * 0.5)
-                        .collect();
-                    assert_bits(&out, &expected, &what);
+fn codes_are_widened_exactly_by_every_instruction_set() {
+    let widths = (1..=8).flat_map(|bits| [32, 64, 128].map(|group| (bits, group)));
+    let affine = widths
+        .flat_map(|(bits, group)| FORMATS.map(|dtype| Sample::new(bits, group, dtype, 11, 384)));
+    let small = SmallFloat::ALL.map(|format| Sample::small(format, 11, 384));
+    for sample in affine.chain(small) {
+        for cpu in single() {
+            let what = format!("{cpu:?}, {:?}", sample.kind);
+            sample.codes().with_rows(cpu.isa(), 384, 2..9, |rows| {
+                assert_bits(rows, &sample.numbers[2 * 384..9 * 384], &what);
+            });
+            let mut out = vec![0.0; 3 * 384];
+            embedding(&cpu, sample.matrix(), &[10, 0, 10], 0.5, &mut out);
+            let expected: Vec<f32> = [10, 0, 10]
+                .iter()
+                .flat_map(|id| &sample.numbers[id * 384..(id + 1) * 384])
+                .map(|x| x * 0.5)
+                .collect();
+            assert_bits(&out, &expected, &what);
+        }
+    }
+}
+
+/// The ends of the scales' range, and what is not a number.
+#[test]
+fn extreme_small_floats_are_what_they_are() {
+    let wide = |cpu: &Cpu, format, codes: &[u8], scales: &[u8]| {
+        let floats = SmallFloats {
+            codes,
+            scales,
+            format,
+        };
+        Codes::SmallFloats(floats).with_rows(cpu.isa(), 32, 0..1, |row| row.to_vec())
+    };
+    for cpu in single() {
+        for format in SmallFloat::ALL {
+            let codes: Vec<u8> = (0..4 * format.bits() as u8)
+                .map(|i| i.wrapping_mul(37))
+                .collect();
+            for scale in [0, 1, 2, 0x7e, 0x7f, 0xfe, 0xff] {
+                let scales = [scale, 0x38];
+                let row = wide(&cpu, format, &codes, &scales[..32 / format.group()]);
+                for (i, found) in row.iter().enumerate() {
+                    let number = format.number(code(&codes, i, format.bits()));
+                    let expected = number * format.scale(scales[i / format.group()]);
+                    assert!(
+                        found.to_bits() == expected.to_bits()
+                            || found.is_nan() && expected.is_nan(),
+                        "{cpu:?} {format:?}, scale {scale}, {i}: {found} instead of {expected}"
+                    );
                 }
             }
         }
@@ -100,28 +180,31 @@ fn codes_of_every_width_are_widened_exactly_by_every_instruction_set() {
 
 #[test]
 fn a_row_does_not_depend_on_its_company() {
-    for bits in [2, 3, 4, 5, 6, 8] {
-        for group in [32, 64, 128] {
-            for outputs in [1, 13, 300] {
-                let inner = 256;
-                let sample = Sample::new(bits, group, DType::Bf16, outputs, inner);
-                let x = Numbers::new(3).vec(64 * inner);
-                for isa in Isa::available() {
-                    let one = Cpu::with_isa(isa, 1);
-                    let alone: Vec<f32> = x
-                        .chunks(inner)
-                        .flat_map(|x| linear(&one, x, 1, sample.matrix(), None))
-                        .collect();
-                    for threads in 1..=3 {
-                        let cpu = Cpu::with_isa(isa, threads);
-                        for rows in (1..=16).chain([64]) {
-                            let out = linear(&cpu, &x[..rows * inner], rows, sample.matrix(), None);
-                            assert_bits(
-                                &out,
-                                &alone[..rows * outputs],
-                                &format!("{cpu:?} {bits} bits, group {group}, {rows}x{outputs}"),
-                            );
-                        }
+    let inner = 256;
+    let x = Numbers::new(3).vec(64 * inner);
+    for outputs in [1, 13, 300] {
+        let widths = [2, 3, 4, 5, 6, 8].map(|bits| [32, 64, 128].map(|group| (bits, group)));
+        let affine = widths
+            .into_iter()
+            .flatten()
+            .map(|(bits, group)| Sample::new(bits, group, DType::Bf16, outputs, inner));
+        let small = SmallFloat::ALL.map(|format| Sample::small(format, outputs, inner));
+        for sample in affine.chain(small) {
+            for isa in Isa::available() {
+                let one = Cpu::with_isa(isa, 1);
+                let alone: Vec<f32> = x
+                    .chunks(inner)
+                    .flat_map(|x| linear(&one, x, 1, sample.matrix(), None))
+                    .collect();
+                for threads in 1..=3 {
+                    let cpu = Cpu::with_isa(isa, threads);
+                    for rows in (1..=16).chain([64]) {
+                        let out = linear(&cpu, &x[..rows * inner], rows, sample.matrix(), None);
+                        assert_bits(
+                            &out,
+                            &alone[..rows * outputs],
+                            &format!("{cpu:?} {:?}, {rows}x{outputs}", sample.kind),
+                        );
                     }
                 }
             }
@@ -170,11 +253,12 @@ fn a_product_has_the_bits_of_the_widened_matrix() {
 fn gates_and_experts_have_the_bits_of_the_widened_matrices() {
     let (hidden, width, rows) = (128, 96, 9);
     let samples: Vec<[Sample; 3]> = [(4, 64), (8, 32), (5, 32)]
-        .iter()
-        .map(|&(bits, group)| {
+        .into_iter()
+        .zip(SmallFloat::ALL)
+        .map(|((bits, group), format)| {
             [
                 Sample::new(bits, group, DType::Bf16, width, hidden),
-                Sample::new(4, 32, DType::F16, width, hidden),
+                Sample::small(format, width, hidden),
                 Sample::new(6, 32, DType::F32, hidden, width),
             ]
         })

@@ -14,6 +14,8 @@ pub(crate) mod portable;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 
+use dflash_core::checkpoint::{e2m1, e4m3};
+
 /// Logical lanes of every vector.
 pub(crate) const LANES: usize = 16;
 
@@ -48,6 +50,25 @@ pub(crate) trait Simd: Copy {
     fn load_bytes(self, from: &[u8; 32]) -> (Self::V, Self::V);
     /// Thirty-two half bytes, the lower one of each byte first, as numbers.
     fn load_nibbles(self, from: &[u8; 16]) -> (Self::V, Self::V);
+    /// Thirty-two E2M1 codes, the lower half of each byte first, as the numbers that they stand for.
+    #[inline(always)]
+    fn load_e2m1(self, from: &[u8; 16]) -> (Self::V, Self::V) {
+        let (mut low, mut high) = ([0.0; LANES], [0.0; LANES]);
+        for (i, two) in from.iter().enumerate() {
+            let to = if i < 8 { &mut low } else { &mut high };
+            (to[2 * i % LANES], to[2 * i % LANES + 1]) = (e2m1(two & 15), e2m1(two >> 4));
+        }
+        (self.load(&low), self.load(&high))
+    }
+    /// Thirty-two E4M3 codes in order, as the numbers that they stand for.
+    #[inline(always)]
+    fn load_e4m3(self, from: &[u8; 32]) -> (Self::V, Self::V) {
+        let (mut low, mut high) = ([0.0; LANES], [0.0; LANES]);
+        for i in 0..LANES {
+            (low[i], high[i]) = (e4m3(from[i]), e4m3(from[LANES + i]));
+        }
+        (self.load(&low), self.load(&high))
+    }
     /// `a + b`.
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a − b`.

@@ -76,6 +76,20 @@ impl Simd for Avx512 {
             let [low, high] = nibbles(_mm_loadu_si128(from.as_ptr().cast()));
             (widen16(low), widen16(high))
         }
+        fn load_e2m1(from: &[u8; 16]) -> (__m512, __m512) {
+            let [low, high] = nibbles(_mm_loadu_si128(from.as_ptr().cast()));
+            let table = _mm512_loadu_ps(E2M1.as_ptr());
+            (
+                _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(low), table),
+                _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(high), table),
+            )
+        }
+        fn load_e4m3(from: &[u8; 32]) -> (__m512, __m512) {
+            let low = e4m3_halves(_mm_loadu_si128(from.as_ptr().cast()));
+            let high = e4m3_halves(_mm_loadu_si128(from.as_ptr().add(16).cast()));
+            let bias = _mm512_set1_ps(256.0);
+            (_mm512_mul_ps(_mm512_cvtph_ps(low), bias), _mm512_mul_ps(_mm512_cvtph_ps(high), bias))
+        }
         fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
         fn sub(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
         fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
@@ -178,6 +192,26 @@ impl Simd for Avx2 {
             let [low, high] = nibbles(_mm_loadu_si128(from.as_ptr().cast()));
             (widen8(low), widen8(high))
         }
+        fn load_e2m1(from: &[u8; 16]) -> ([__m256; 2], [__m256; 2]) {
+            let [low, high] = nibbles(_mm_loadu_si128(from.as_ptr().cast()));
+            let (low_end, high_end) = (_mm_unpackhi_epi64(low, low), _mm_unpackhi_epi64(high, high));
+            ([e2m1_of(low), e2m1_of(low_end)], [e2m1_of(high), e2m1_of(high_end)])
+        }
+        fn load_e4m3(from: &[u8; 32]) -> ([__m256; 2], [__m256; 2]) {
+            let low = e4m3_halves(_mm_loadu_si128(from.as_ptr().cast()));
+            let high = e4m3_halves(_mm_loadu_si128(from.as_ptr().add(16).cast()));
+            let bias = _mm256_set1_ps(256.0);
+            (
+                [
+                    _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(low)), bias),
+                    _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256::<1>(low)), bias),
+                ],
+                [
+                    _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(high)), bias),
+                    _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256::<1>(high)), bias),
+                ],
+            )
+        }
         fn add(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
         fn sub(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
         fn mul(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
@@ -250,6 +284,47 @@ unsafe fn widen8(bytes: __m128i) -> [__m256; 2] {
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(high)),
         ]
+    }
+}
+
+/// What E2M1 codes stand for.
+static E2M1: [f32; LANES] = [
+    0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
+];
+
+/// The numbers of the lower eight of sixteen E2M1 codes, one per byte.
+///
+/// # Safety
+/// AVX2 must be available.
+#[inline(always)]
+unsafe fn e2m1_of(codes: __m128i) -> __m256 {
+    // SAFETY: the caller vouches for AVX2; the table holds more than eight numbers.
+    unsafe {
+        // The permutation looks at the lowest three bits only, and the fourth is the sign.
+        let codes = _mm256_cvtepu8_epi32(codes);
+        let magnitude = _mm256_permutevar8x32_ps(_mm256_loadu_ps(E2M1.as_ptr()), codes);
+        let sign = _mm256_slli_epi32::<31>(_mm256_srli_epi32::<3>(codes));
+        _mm256_or_ps(magnitude, _mm256_castsi256_ps(sign))
+    }
+}
+
+/// Sixteen E4M3 codes as the f16 numbers with the same exponent and fraction fields, which are
+/// smaller by 2⁸; what is not a number stays so.
+///
+/// # Safety
+/// AVX2 must be available.
+#[inline(always)]
+unsafe fn e4m3_halves(codes: __m128i) -> __m256i {
+    // SAFETY: the caller vouches for AVX2.
+    unsafe {
+        let wide = _mm256_cvtepu8_epi16(codes);
+        let magnitude = _mm256_and_si256(wide, _mm256_set1_epi16(0x7f));
+        let sign = _mm256_slli_epi16::<8>(_mm256_xor_si256(wide, magnitude));
+        let none = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f));
+        _mm256_or_si256(
+            none,
+            _mm256_or_si256(sign, _mm256_slli_epi16::<7>(magnitude)),
+        )
     }
 }
 
