@@ -12,8 +12,12 @@
 //! Rejected: kernels in each backend's crate, in the dialect of its library. What is hard about them is
 //! the same, and only one text can be tested without the libraries.
 
+mod affine;
+mod attention;
 mod delta;
 
+pub use affine::{AffineShape, affine_rows};
+pub use attention::{AttentionShape, attention};
 pub use delta::{DeltaShape, gated_delta, gated_delta_replay};
 
 use std::fmt::Write as _;

@@ -45,6 +45,13 @@ struct bfloat {
   }
 };
 
+template <typename To, typename From> To as_type(From x) {
+  static_assert(sizeof(To) == sizeof(From), "sizes differ");
+  To y;
+  std::memcpy(&y, &x, sizeof(To));
+  return y;
+}
+
 enum class mem_flags { mem_none, mem_device, mem_threadgroup };
 
 namespace shim {
