@@ -110,11 +110,11 @@ impl WeightSource {
                 out,
                 inp,
             } => {
-                let fits = (1..=8).contains(bits) && matches!(group, 32 | 64 | 128);
+                let fits = matches!(bits, 1..=6 | 8) && matches!(group, 32 | 64 | 128);
                 if !fits || !inp.is_multiple_of(*group) {
                     return Err(Error::shape(
                         format!("weight `{}`", codes.name),
-                        "1 to 8 bits and whole groups of 32, 64 or 128 in a row",
+                        "1 to 6 or 8 bits and whole groups of 32, 64 or 128 in a row",
                         format!("{inp} columns of {bits} bits in groups of {group}"),
                     ));
                 }

@@ -53,7 +53,16 @@ impl<'a> Codes<'a> {
         inner / 8 * bits
     }
 
-    /// Calls `work` with rows `range` of a matrix as f32, one after another.
+    /// Whether widened rows hold the even places of each step, then the odd ones: the order in which
+    /// half bytes come out of their bytes.
+    pub(crate) fn interleaved(&self) -> bool {
+        match self {
+            Self::Affine(affine) => affine.bits == 4,
+            Self::SmallFloats(floats) => floats.format.bits() == 4,
+        }
+    }
+
+    /// Calls `work` with rows `range` of a matrix as f32, one after another, maybe interleaved.
     pub(crate) fn with_rows<R>(
         self,
         isa: Isa,

@@ -32,7 +32,17 @@ pub fn embedding(cpu: &Cpu, table: Matrix<'_>, ids: &[u32], scale: f32, out: &mu
                     widen(cpu.isa, table.rows(id..id + 1), dtype, scale, out);
                 }
                 Numbers::Coded(codes) => codes.with_rows(cpu.isa, inner, id..id + 1, |row| {
-                    out.iter_mut().zip(row).for_each(|(o, x)| *o = x * scale);
+                    let (steps, _) = out.as_chunks_mut::<STEP>();
+                    for (out, row) in steps.iter_mut().zip(row.as_chunks::<STEP>().0) {
+                        for i in 0..LANES {
+                            let (a, b) = (row[i] * scale, row[LANES + i] * scale);
+                            if codes.interleaved() {
+                                (out[2 * i], out[2 * i + 1]) = (a, b);
+                            } else {
+                                (out[i], out[LANES + i]) = (a, b);
+                            }
+                        }
+                    }
                 }),
             }
         }

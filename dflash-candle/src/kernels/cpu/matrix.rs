@@ -73,8 +73,7 @@ impl<'a> Matrix<'a> {
                 DType::Bf16 => Bf16::INTERLEAVED,
                 DType::F16 => F16::INTERLEAVED,
             },
-            // They are multiplied as f32.
-            Numbers::Coded(_) => F32::INTERLEAVED,
+            Numbers::Coded(codes) => codes.interleaved(),
         }
     }
 

@@ -22,9 +22,9 @@ pub struct Affine<'a> {
     pub biases: &'a [u8],
     /// The format of scales and biases.
     pub factors: DType,
-    /// Bits of a code, 1 to 8.
+    /// Bits of a code: 1 to 6, or 8.
     pub bits: usize,
-    /// Numbers per scale, a multiple of 32.
+    /// Numbers per scale, a power of two from 32.
     pub group: usize,
 }
 
@@ -33,9 +33,9 @@ impl Affine<'_> {
     /// If the sizes are not those of a matrix.
     pub(super) fn check(&self, outputs: usize, inner: usize) {
         assert!(
-            (1..=8).contains(&self.bits)
-                && self.group > 0
-                && self.group.is_multiple_of(STEP)
+            matches!(self.bits, 1..=6 | 8)
+                && self.group.is_power_of_two()
+                && self.group >= STEP
                 && inner.is_multiple_of(self.group),
             "invariant: rows are whole groups of whole words"
         );
@@ -65,28 +65,29 @@ impl Affine<'_> {
             let bytes = range.start * size..range.end * size;
             widen(isa, &self.scales[bytes.clone()], self.factors, 1.0, scales);
             widen(isa, &self.biases[bytes], self.factors, 1.0, biases);
-            let group = self.group;
+            let shift = (self.group / STEP).ilog2();
             // One kernel per width: a function that holds them all grows so large that the compiler
             // stops inlining single instructions into it.
             macro_rules! widths {
                 ($($bits:literal)*) => {
                     match self.bits {
-                        $($bits => isa.run(Apply::<$bits> { codes, scales, biases, group, out }),)*
+                        $($bits => isa.run(Apply::<$bits> { codes, scales, biases, shift, out }),)*
                         _ => unreachable!("invariant: `check` saw the width"),
                     }
                 };
             }
-            widths!(1 2 3 4 5 6 7 8)
+            widths!(1 2 3 4 5 6 8)
         });
     }
 }
 
-/// The kernel that widens whole groups. Two roundings per number, not a fused one: the widened number is then that of every backend.
+/// The kernel that widens whole steps, `1 << shift` of which share a scale and a bias. Two roundings
+/// per number, not a fused one: the widened number is then that of every backend.
 struct Apply<'o, const BITS: usize> {
     codes: &'o [u8],
     scales: &'o [f32],
     biases: &'o [f32],
-    group: usize,
+    shift: u32,
     out: &'o mut [f32],
 }
 
@@ -95,69 +96,47 @@ impl<const BITS: usize> Kernel for Apply<'_, BITS> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let steps = self.group / STEP;
-        let groups = self
-            .out
-            .as_chunks_mut::<STEP>()
-            .0
-            .chunks_exact_mut(steps)
-            .zip(self.codes.chunks_exact(steps * 4 * BITS))
-            .zip(self.scales.iter().zip(self.biases));
-        for ((out, codes), (scale, bias)) in groups {
-            let (scale, bias) = (s.splat(*scale), s.splat(*bias));
-            for (out, codes) in out.iter_mut().zip(codes.chunks_exact(4 * BITS)) {
-                let (first, second) = load::<S, BITS>(s, codes);
-                let (first, second) = (s.mul(first, scale), s.mul(second, scale));
-                store(s, out, s.add(first, bias), s.add(second, bias));
-            }
+        let (steps, _) = self.out.as_chunks_mut::<STEP>();
+        let codes = self.codes.chunks_exact(4 * BITS);
+        for (i, (out, codes)) in steps.iter_mut().zip(codes).enumerate() {
+            let group = i >> self.shift;
+            let (scale, bias) = (s.splat(self.scales[group]), s.splat(self.biases[group]));
+            let (first, second) = load::<S, BITS>(s, codes, scale, bias);
+            store(s, out, first, second);
         }
     }
 }
 
-/// 32 codes as numbers.
+/// The numbers of 32 codes.
 #[inline(always)]
-fn load<S: Simd, const BITS: usize>(s: S, from: &[u8]) -> (S::V, S::V) {
-    let mut codes = [0; STEP];
+fn load<S: Simd, const BITS: usize>(s: S, from: &[u8], scale: S::V, bias: S::V) -> (S::V, S::V) {
     if BITS == 4 {
         let mut halves = [0; STEP / 2];
         halves.copy_from_slice(from);
-        return s.load_nibbles(&halves);
+        return s.load_affine4(&halves, scale, bias);
     }
-    if BITS == 8 {
+    let (first, second) = if BITS == 8 {
+        let mut codes = [0; STEP];
         codes.copy_from_slice(from);
-        return s.load_bytes(&codes);
-    }
-    for (eight, from) in codes
-        .as_chunks_mut::<8>()
-        .0
-        .iter_mut()
-        .zip(from.chunks_exact(BITS))
-    {
-        let mut word = [0; 8];
-        word[..BITS].copy_from_slice(from);
-        *eight = spread::<BITS>(u64::from_le_bytes(word)).to_le_bytes();
-    }
-    s.load_bytes(&codes)
+        s.load_bytes(&codes)
+    } else {
+        s.load_octets::<BITS>(octets::<BITS>(from))
+    };
+    let (first, second) = (s.mul(first, scale), s.mul(second, scale));
+    (s.add(first, bias), s.add(second, bias))
 }
 
-/// The eight lowest codes of a word, one per byte: its halves are moved apart, then their halves, then theirs.
+/// Four words whose lowest bits are eight codes each, of a step's words. Below seven bits eight codes lie in two of those.
 #[inline(always)]
-const fn spread<const BITS: usize>(word: u64) -> u64 {
-    let mut x = word;
-    x = x & const { lanes(2, 4 * BITS) }
-        | (x << (32 - 4 * BITS)) & const { lanes(2, 4 * BITS) << 32 };
-    x = x & const { lanes(4, 2 * BITS) }
-        | (x << (16 - 2 * BITS)) & const { lanes(4, 2 * BITS) << 16 };
-    x & const { lanes(8, BITS) } | (x << (8 - BITS)) & const { lanes(8, BITS) << 8 }
-}
-
-/// The lowest `bits` bits of every other one of `count` equal parts of a word.
-const fn lanes(count: usize, bits: usize) -> u64 {
-    let mut all = 0;
-    let mut lane = 0;
-    while lane < count {
-        all |= ((1 << bits) - 1) << (lane * 64 / count);
-        lane += 2;
+fn octets<const BITS: usize>(from: &[u8]) -> [u64; 4] {
+    let mut words = [0_u32; 8];
+    for (word, bytes) in words.iter_mut().zip(from.as_chunks::<4>().0) {
+        *word = u32::from_le_bytes(*bytes);
     }
-    all
+    let mut octets = [0; 4];
+    for (k, octet) in octets.iter_mut().enumerate() {
+        let (word, shift) = (k * BITS / 4, k * BITS % 4 * 8);
+        *octet = (u64::from(words[word]) | u64::from(words[word + 1]) << 32) >> shift;
+    }
+    octets
 }

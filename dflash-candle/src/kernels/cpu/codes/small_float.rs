@@ -103,8 +103,8 @@ trait Float {
     /// Bytes of 32 codes.
     const BYTES: usize;
 
-    /// 32 codes as numbers.
-    fn load<S: Simd>(s: S, from: &[u8]) -> (S::V, S::V);
+    /// 32 codes as numbers times the scales of the first and the last sixteen.
+    fn load<S: Simd>(s: S, from: &[u8], low: f32, high: f32) -> (S::V, S::V);
 }
 
 /// Four bits.
@@ -116,10 +116,13 @@ impl Float for E2m1 {
     const BYTES: usize = STEP / 2;
 
     #[inline(always)]
-    fn load<S: Simd>(s: S, from: &[u8]) -> (S::V, S::V) {
+    fn load<S: Simd>(s: S, from: &[u8], low: f32, high: f32) -> (S::V, S::V) {
         let mut codes = [0; STEP / 2];
         codes.copy_from_slice(from);
-        s.load_e2m1(&codes)
+        let (even, odd) = s.load_e2m1(&codes);
+        // Interleaved: half of each vector belongs to the first sixteen.
+        let scale = s.splat_halves(low, high);
+        (s.mul(even, scale), s.mul(odd, scale))
     }
 }
 
@@ -127,10 +130,11 @@ impl Float for E4m3 {
     const BYTES: usize = STEP;
 
     #[inline(always)]
-    fn load<S: Simd>(s: S, from: &[u8]) -> (S::V, S::V) {
+    fn load<S: Simd>(s: S, from: &[u8], low: f32, high: f32) -> (S::V, S::V) {
         let mut codes = [0; STEP];
         codes.copy_from_slice(from);
-        s.load_e4m3(&codes)
+        let (first, second) = s.load_e4m3(&codes);
+        (s.mul(first, s.splat(low)), s.mul(second, s.splat(high)))
     }
 }
 
@@ -162,9 +166,8 @@ impl<F: Float, const SCALES: usize> Kernel for Apply<'_, F, SCALES> {
         let (scales, _) = self.scales.as_chunks::<SCALES>();
         let codes = self.codes.chunks_exact(F::BYTES);
         for ((out, codes), scales) in steps.iter_mut().zip(codes).zip(scales) {
-            let (first, second) = F::load(s, codes);
-            let (low, high) = (s.splat(scales[0]), s.splat(scales[SCALES - 1]));
-            store(s, out, s.mul(first, low), s.mul(second, high));
+            let (first, second) = F::load(s, codes, scales[0], scales[SCALES - 1]);
+            store(s, out, first, second);
         }
     }
 }

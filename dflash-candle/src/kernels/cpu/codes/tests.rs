@@ -4,7 +4,8 @@ use dflash_core::checkpoint::SmallFloat;
 use super::*;
 use crate::kernels::cpu::testing::{Numbers, assert_bits, assert_close, contexts, encode, single};
 use crate::kernels::cpu::{
-    Activation, Affine, Cpu, Expert, Matrix, Routes, SmallFloats, embedding, glu, linear, moe,
+    Activation, Affine, Cpu, Expert, Matrix, Routes, SmallFloats, embedding, glu, glu_in_place,
+    linear, moe,
 };
 
 /// A stored matrix and the numbers that it stands for.
@@ -98,9 +99,15 @@ impl Sample {
         Matrix::coded(self.codes(), self.shape.0, self.shape.1)
     }
 
-    /// The numbers as a file of f32 holds them.
+    /// Numbers in the order in which products take this matrix's.
+    fn ordered(&self, numbers: &[f32]) -> Vec<f32> {
+        ordered(self.codes().interleaved(), numbers)
+    }
+
+    /// The widened matrix as a file of f32 holds it, in that order.
     fn wide(&self) -> Vec<u8> {
-        self.numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
+        let numbers = self.ordered(&self.numbers);
+        numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
     }
 }
 
@@ -119,19 +126,30 @@ fn code(stream: &[u8], i: usize, bits: usize) -> u8 {
     })
 }
 
+/// The even places of each 32, then the odd ones.
+fn ordered(interleaved: bool, numbers: &[f32]) -> Vec<f32> {
+    let place = |i: usize| i / 32 * 32 + 2 * (i % 16) + i / 16 % 2;
+    (0..numbers.len())
+        .map(|i| numbers[if interleaved { place(i) } else { i }])
+        .collect()
+}
+
 const FORMATS: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
 
 #[test]
 fn codes_are_widened_exactly_by_every_instruction_set() {
-    let widths = (1..=8).flat_map(|bits| [32, 64, 128].map(|group| (bits, group)));
+    let widths = [1, 2, 3, 4, 5, 6, 8]
+        .into_iter()
+        .flat_map(|bits| [32, 64, 128].map(|group| (bits, group)));
     let affine = widths
         .flat_map(|(bits, group)| FORMATS.map(|dtype| Sample::new(bits, group, dtype, 11, 384)));
     let small = SmallFloat::ALL.map(|format| Sample::small(format, 11, 384));
     for sample in affine.chain(small) {
         for cpu in single() {
             let what = format!("{cpu:?}, {:?}", sample.kind);
+            let expected = sample.ordered(&sample.numbers[2 * 384..9 * 384]);
             sample.codes().with_rows(cpu.isa(), 384, 2..9, |rows| {
-                assert_bits(rows, &sample.numbers[2 * 384..9 * 384], &what);
+                assert_bits(rows, &expected, &what);
             });
             let mut out = vec![0.0; 3 * 384];
             embedding(&cpu, sample.matrix(), &[10, 0, 10], 0.5, &mut out);
@@ -154,7 +172,10 @@ fn extreme_small_floats_are_what_they_are() {
             scales,
             format,
         };
-        Codes::SmallFloats(floats).with_rows(cpu.isa(), 32, 0..1, |row| row.to_vec())
+        let matrix = Matrix::coded(Codes::SmallFloats(floats), 1, 32);
+        let mut row = vec![0.0; 32];
+        embedding(cpu, matrix, &[0], 1.0, &mut row);
+        row
     };
     for cpu in single() {
         for format in SmallFloat::ALL {
@@ -224,11 +245,12 @@ fn a_product_has_the_bits_of_the_widened_matrix() {
         let sample = Sample::new(bits, group, DType::F16, outputs, inner);
         let (wide, mut random) = (sample.wide(), Numbers::new(5));
         let (x, bias) = (random.vec(rows * inner), random.vec(outputs));
+        let ordered_x = sample.ordered(&x);
         let wide = Matrix::new(&wide, DType::F32, outputs, inner);
         for cpu in contexts() {
             assert_bits(
                 &linear(&cpu, &x, rows, sample.matrix(), Some(&bias)),
-                &linear(&cpu, &x, rows, wide, Some(&bias)),
+                &linear(&cpu, &ordered_x, rows, wide, Some(&bias)),
                 &format!("{cpu:?} {bits} bits, {rows}x{inner}x{outputs}"),
             );
         }
@@ -250,7 +272,7 @@ fn a_product_has_the_bits_of_the_widened_matrix() {
 
 /// Gate and up may be stored differently, and so may the experts of a layer.
 #[test]
-fn gates_and_experts_have_the_bits_of_the_widened_matrices() {
+fn gates_and_experts_have_the_bits_of_their_parts() {
     let (hidden, width, rows) = (128, 96, 9);
     let samples: Vec<[Sample; 3]> = [(4, 64), (8, 32), (5, 32)]
         .into_iter()
@@ -259,55 +281,54 @@ fn gates_and_experts_have_the_bits_of_the_widened_matrices() {
             [
                 Sample::new(bits, group, DType::Bf16, width, hidden),
                 Sample::small(format, width, hidden),
-                Sample::new(6, 32, DType::F32, hidden, width),
+                Sample::new(bits, 32, DType::F32, hidden, width),
             ]
         })
         .collect();
-    let wide: Vec<[Vec<u8>; 3]> = samples
+    let experts: Vec<Expert<'_>> = samples
         .iter()
-        .map(|e| e.each_ref().map(Sample::wide))
+        .map(|[gate, up, down]| Expert {
+            gate: gate.matrix(),
+            up: up.matrix(),
+            down: down.matrix(),
+        })
         .collect();
-    let plain = |bytes, outputs, inner| Matrix::new(bytes, DType::F32, outputs, inner);
     let mut random = Numbers::new(11);
-    let (x, factors) = (random.vec(rows * hidden), random.vec(2 * rows));
+    let (x, weights) = (random.vec(rows * hidden), random.vec(2 * rows));
     let ids: Vec<u32> = (0..2 * rows as u32).map(|i| i * i % 3).collect();
     for cpu in contexts() {
-        let coded: Vec<Expert<'_>> = samples
-            .iter()
-            .map(|[gate, up, down]| Expert {
-                gate: gate.matrix(),
-                up: up.matrix(),
-                down: down.matrix(),
-            })
-            .collect();
-        let widened: Vec<Expert<'_>> = wide
-            .iter()
-            .map(|[gate, up, down]| Expert {
-                gate: plain(gate, width, hidden),
-                up: plain(up, width, hidden),
-                down: plain(down, hidden, width),
-            })
-            .collect();
-        let run = |experts: &[Expert<'_>]| {
-            let routes = Routes {
-                per_row: 2,
-                ids: &ids,
-                weights: &factors,
-            };
-            let mut out = vec![f32::NAN; rows * hidden];
-            moe(&cpu, &x, rows, routes, experts, Activation::Silu, &mut out);
-            out
+        let what = format!("{cpu:?}");
+        let parts = |x: &[f32], rows, gate, up| {
+            let mut gated = linear(&cpu, x, rows, gate, None);
+            let ups = linear(&cpu, x, rows, up, None);
+            glu_in_place(&cpu, Activation::Silu, &mut gated, &ups);
+            gated
         };
-        assert_bits(&run(&coded), &run(&widened), &format!("{cpu:?}"));
-        for (coded, wide) in coded.iter().zip(&widened) {
-            let gated = |gate, up| glu(&cpu, &x, rows, gate, up, Activation::Silu);
-            let expected = gated(wide.gate, wide.up);
-            assert_bits(&gated(coded.gate, coded.up), &expected, &format!("{cpu:?}"));
-            assert_bits(
-                &gated(coded.gate, wide.up),
-                &expected,
-                &format!("{cpu:?}, mixed"),
-            );
+        let (wide, _) = encode(&random.vec(width * hidden), DType::Bf16);
+        let wide = Matrix::new(&wide[1..], DType::Bf16, width, hidden);
+        for Expert { gate, up, .. } in &experts {
+            for (gate, up) in [(*gate, *up), (*gate, wide), (wide, *up)] {
+                let fused = glu(&cpu, &x, rows, gate, up, Activation::Silu);
+                assert_bits(&fused, &parts(&x, rows, gate, up), &what);
+            }
         }
+        let mut expected = vec![0.0; rows * hidden];
+        for (i, (id, weight)) in ids.iter().zip(&weights).enumerate() {
+            let Expert { gate, up, down } = experts[*id as usize];
+            let row = i / 2 * hidden..(i / 2 + 1) * hidden;
+            let gated = parts(&x[row.clone()], 1, gate, up);
+            let result = linear(&cpu, &gated, 1, down, None);
+            for (sum, r) in expected[row].iter_mut().zip(result) {
+                *sum += weight * r;
+            }
+        }
+        let routes = Routes {
+            per_row: 2,
+            ids: &ids,
+            weights: &weights,
+        };
+        let mut out = vec![f32::NAN; rows * hidden];
+        moe(&cpu, &x, rows, routes, &experts, Activation::Silu, &mut out);
+        assert_bits(&out, &expected, &what);
     }
 }

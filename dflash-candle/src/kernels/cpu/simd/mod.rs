@@ -48,17 +48,40 @@ pub(crate) trait Simd: Copy {
     fn load_f16(self, from: &[u8; 32]) -> Self::V;
     /// Thirty-two bytes in order, as numbers.
     fn load_bytes(self, from: &[u8; 32]) -> (Self::V, Self::V);
-    /// Thirty-two half bytes, the lower one of each byte first, as numbers.
+    /// Thirty-two half bytes as numbers: the lower ones of all bytes, and the higher ones.
     fn load_nibbles(self, from: &[u8; 16]) -> (Self::V, Self::V);
-    /// Thirty-two E2M1 codes, the lower half of each byte first, as the numbers that they stand for.
+    /// Such numbers times `scale` plus `bias`, which are the same in every lane; both operations round.
+    #[inline(always)]
+    fn load_affine4(self, from: &[u8; 16], scale: Self::V, bias: Self::V) -> (Self::V, Self::V) {
+        let (low, high) = self.load_nibbles(from);
+        let (low, high) = (self.mul(low, scale), self.mul(high, scale));
+        (self.add(low, bias), self.add(high, bias))
+    }
+    /// Thirty-two E2M1 codes as the numbers that they stand for: the lower halves of all bytes, and the higher ones.
     #[inline(always)]
     fn load_e2m1(self, from: &[u8; 16]) -> (Self::V, Self::V) {
         let (mut low, mut high) = ([0.0; LANES], [0.0; LANES]);
         for (i, two) in from.iter().enumerate() {
-            let to = if i < 8 { &mut low } else { &mut high };
-            (to[2 * i % LANES], to[2 * i % LANES + 1]) = (e2m1(two & 15), e2m1(two >> 4));
+            (low[i], high[i]) = (e2m1(two & 15), e2m1(two >> 4));
         }
         (self.load(&low), self.load(&high))
+    }
+    /// Thirty-two codes of less than eight bits in order, eight in the lowest bits of each word, as numbers.
+    #[inline(always)]
+    fn load_octets<const BITS: usize>(self, words: [u64; 4]) -> (Self::V, Self::V) {
+        let mut bytes = [0; 32];
+        let (eights, _) = bytes.as_chunks_mut::<8>();
+        for (eight, word) in eights.iter_mut().zip(words) {
+            *eight = spread::<BITS>(word).to_le_bytes();
+        }
+        self.load_bytes(&bytes)
+    }
+    /// `low` in the first eight lanes, `high` in the others.
+    #[inline(always)]
+    fn splat_halves(self, low: f32, high: f32) -> Self::V {
+        let mut lanes = [low; LANES];
+        lanes[LANES / 2..].fill(high);
+        self.load(&lanes)
     }
     /// Thirty-two E4M3 codes in order, as the numbers that they stand for.
     #[inline(always)]
@@ -115,4 +138,26 @@ pub(crate) fn sum_lanes(v: &[f32; LANES]) -> f32 {
         eight[3] + eight[7],
     ];
     (four[0] + four[2]) + (four[1] + four[3])
+}
+
+/// The eight lowest codes of a word, one per byte: its halves are moved apart, then their halves, then theirs.
+#[inline(always)]
+const fn spread<const BITS: usize>(word: u64) -> u64 {
+    let mut x = word;
+    x = x & const { lanes(2, 4 * BITS) }
+        | (x << (32 - 4 * BITS)) & const { lanes(2, 4 * BITS) << 32 };
+    x = x & const { lanes(4, 2 * BITS) }
+        | (x << (16 - 2 * BITS)) & const { lanes(4, 2 * BITS) << 16 };
+    x & const { lanes(8, BITS) } | (x << (8 - BITS)) & const { lanes(8, BITS) << 8 }
+}
+
+/// The lowest `bits` bits of every other one of `count` equal parts of a word.
+const fn lanes(count: usize, bits: usize) -> u64 {
+    let mut all = 0;
+    let mut lane = 0;
+    while lane < count {
+        all |= ((1 << bits) - 1) << (lane * 64 / count);
+        lane += 2;
+    }
+    all
 }

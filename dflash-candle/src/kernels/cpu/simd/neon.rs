@@ -109,8 +109,7 @@ impl Simd for Neon {
         }
         fn load_nibbles(from: &[u8; 16]) -> (V, V) {
             let two = vld1q_u8(from.as_ptr());
-            let (even, odd) = (vandq_u8(two, vdupq_n_u8(15)), vshrq_n_u8::<4>(two));
-            (widen_u8(vzip1q_u8(even, odd)), widen_u8(vzip2q_u8(even, odd)))
+            (widen_u8(vandq_u8(two, vdupq_n_u8(15))), widen_u8(vshrq_n_u8::<4>(two)))
         }
         fn add(a: V, b: V) -> V { each!(vaddq_f32, a, b) }
         fn sub(a: V, b: V) -> V { each!(vsubq_f32, a, b) }

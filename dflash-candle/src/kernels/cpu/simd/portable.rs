@@ -76,11 +76,11 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn load_nibbles(self, from: &[u8; 16]) -> (Self::V, Self::V) {
-        let mut bytes = [0; 32];
+        let (mut low, mut high) = ([0.0; LANES], [0.0; LANES]);
         for (i, two) in from.iter().enumerate() {
-            (bytes[2 * i], bytes[2 * i + 1]) = (two & 15, two >> 4);
+            (low[i], high[i]) = (f32::from(two & 15), f32::from(two >> 4));
         }
-        self.load_bytes(&bytes)
+        (low, high)
     }
     #[inline(always)]
     fn add(self, a: Self::V, b: Self::V) -> Self::V {

@@ -55,6 +55,23 @@ impl Simd for Avx512 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 
+    #[inline(always)]
+    fn load_octets<const BITS: usize>(self, words: [u64; 4]) -> (__m512, __m512) {
+        // SAFETY: `self` proves that the instructions exist.
+        unsafe {
+            let [a, b, c, d] = [
+                octet::<BITS>(words[0]),
+                octet::<BITS>(words[1]),
+                octet::<BITS>(words[2]),
+                octet::<BITS>(words[3]),
+            ];
+            (
+                _mm512_cvtepi32_ps(_mm512_inserti32x8::<1>(_mm512_castsi256_si512(a), b)),
+                _mm512_cvtepi32_ps(_mm512_inserti32x8::<1>(_mm512_castsi256_si512(c), d)),
+            )
+        }
+    }
+
     ops! {
         fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
         fn load(from: &[f32; LANES]) -> __m512 { _mm512_loadu_ps(from.as_ptr()) }
@@ -73,16 +90,29 @@ impl Simd for Avx512 {
             (widen16(low), widen16(high))
         }
         fn load_nibbles(from: &[u8; 16]) -> (__m512, __m512) {
-            let [low, high] = nibbles(_mm_loadu_si128(from.as_ptr().cast()));
-            (widen16(low), widen16(high))
+            let two = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            let low = _mm512_and_si512(two, _mm512_set1_epi32(15));
+            (_mm512_cvtepi32_ps(low), _mm512_cvtepi32_ps(_mm512_srli_epi32::<4>(two)))
+        }
+        fn load_affine4(from: &[u8; 16], scale: __m512, bias: __m512) -> (__m512, __m512) {
+            // The sixteen numbers that there can be, looked up by the lowest four bits.
+            let table = _mm512_add_ps(_mm512_mul_ps(_mm512_loadu_ps(COUNT.as_ptr()), scale), bias);
+            let two = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            (
+                _mm512_permutexvar_ps(two, table),
+                _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(two), table),
+            )
         }
         fn load_e2m1(from: &[u8; 16]) -> (__m512, __m512) {
-            let [low, high] = nibbles(_mm_loadu_si128(from.as_ptr().cast()));
             let table = _mm512_loadu_ps(E2M1.as_ptr());
+            let two = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
             (
-                _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(low), table),
-                _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(high), table),
+                _mm512_permutexvar_ps(two, table),
+                _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(two), table),
             )
+        }
+        fn splat_halves(low: f32, high: f32) -> __m512 {
+            _mm512_insertf32x8::<1>(_mm512_set1_ps(low), _mm256_set1_ps(high))
         }
         fn load_e4m3(from: &[u8; 32]) -> (__m512, __m512) {
             let low = e4m3_halves(_mm_loadu_si128(from.as_ptr().cast()));
@@ -158,6 +188,23 @@ impl Simd for Avx2 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 
+    #[inline(always)]
+    fn load_octets<const BITS: usize>(self, words: [u64; 4]) -> ([__m256; 2], [__m256; 2]) {
+        // SAFETY: `self` proves that the instructions exist.
+        unsafe {
+            let [a, b, c, d] = [
+                octet::<BITS>(words[0]),
+                octet::<BITS>(words[1]),
+                octet::<BITS>(words[2]),
+                octet::<BITS>(words[3]),
+            ];
+            (
+                [_mm256_cvtepi32_ps(a), _mm256_cvtepi32_ps(b)],
+                [_mm256_cvtepi32_ps(c), _mm256_cvtepi32_ps(d)],
+            )
+        }
+    }
+
     ops! {
         fn splat(x: f32) -> [__m256; 2] { [_mm256_set1_ps(x); 2] }
         fn load(from: &[f32; LANES]) -> [__m256; 2] {
@@ -197,6 +244,7 @@ impl Simd for Avx2 {
             let (low_end, high_end) = (_mm_unpackhi_epi64(low, low), _mm_unpackhi_epi64(high, high));
             ([e2m1_of(low), e2m1_of(low_end)], [e2m1_of(high), e2m1_of(high_end)])
         }
+        fn splat_halves(low: f32, high: f32) -> [__m256; 2] { [_mm256_set1_ps(low), _mm256_set1_ps(high)] }
         fn load_e4m3(from: &[u8; 32]) -> ([__m256; 2], [__m256; 2]) {
             let low = e4m3_halves(_mm_loadu_si128(from.as_ptr().cast()));
             let high = e4m3_halves(_mm_loadu_si128(from.as_ptr().add(16).cast()));
@@ -246,7 +294,7 @@ impl Simd for Avx2 {
     }
 }
 
-/// The half bytes of sixteen bytes, one per byte: those of the first eight bytes, and of the last.
+/// The half bytes of sixteen bytes, one per byte: the lower ones, and the higher ones.
 ///
 /// # Safety
 /// AVX must be available.
@@ -255,9 +303,33 @@ unsafe fn nibbles(bytes: __m128i) -> [__m128i; 2] {
     // SAFETY: the caller vouches for AVX.
     unsafe {
         let mask = _mm_set1_epi8(15);
-        let even = _mm_and_si128(bytes, mask);
-        let odd = _mm_and_si128(_mm_srli_epi16::<4>(bytes), mask);
-        [_mm_unpacklo_epi8(even, odd), _mm_unpackhi_epi8(even, odd)]
+        [
+            _mm_and_si128(bytes, mask),
+            _mm_and_si128(_mm_srli_epi16::<4>(bytes), mask),
+        ]
+    }
+}
+
+/// The eight lowest codes of a word.
+///
+/// # Safety
+/// AVX2 must be available.
+#[inline(always)]
+unsafe fn octet<const BITS: usize>(word: u64) -> __m256i {
+    // SAFETY: the caller vouches for AVX2.
+    unsafe {
+        let (bits, all) = (BITS as i64, _mm256_set1_epi64x(word as i64));
+        // In the order in which the shuffle, which works on halves of registers, takes them.
+        let a = _mm256_srlv_epi64(all, _mm256_setr_epi64x(0, bits, 4 * bits, 5 * bits));
+        let b = _mm256_srlv_epi64(
+            all,
+            _mm256_setr_epi64x(2 * bits, 3 * bits, 6 * bits, 7 * bits),
+        );
+        let eight = _mm256_shuffle_ps::<0x88>(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b));
+        _mm256_and_si256(
+            _mm256_castps_si256(eight),
+            _mm256_set1_epi32((1 << BITS) - 1),
+        )
     }
 }
 
@@ -286,6 +358,11 @@ unsafe fn widen8(bytes: __m128i) -> [__m256; 2] {
         ]
     }
 }
+
+/// What codes of four bits count.
+static COUNT: [f32; LANES] = [
+    0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0,
+];
 
 /// What E2M1 codes stand for.
 static E2M1: [f32; LANES] = [
