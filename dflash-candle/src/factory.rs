@@ -179,7 +179,7 @@ fn unavailable(why: NoGpu) -> Error {
     let (reason, hint) = match why {
         NoGpu::NotBuilt => (
             "this build of the candle backend has no GPU device".into(),
-            "build with the feature `candle-metal` (Apple) or `candle-cuda` (NVIDIA), or leave `--device` out",
+            "Apple's GPUs come with a build on macOS, NVIDIA's with the feature `candle-cuda`; leave `--device` out to use the processor",
         ),
         NoGpu::Failed(reason) => (reason, "leave `--device` out to use the processor"),
     };
@@ -307,7 +307,7 @@ mod tests {
         let error =
             choose(Some(DeviceClass::Gpu), none, || Ok(true)).expect_err("it was asked for");
         let hint = error.hint().expect("how to get it");
-        assert!(hint.contains("candle-metal") && hint.contains("candle-cuda"));
+        assert!(hint.contains("macOS") && hint.contains("candle-cuda"));
     }
 
     #[test]

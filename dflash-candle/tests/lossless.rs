@@ -37,7 +37,7 @@ fn check(name: &str) {
         block: 8,
     };
     none(name, &check_text(&backend, &case).expect("it runs"));
-    none(name, &check_commits(&backend, &case).expect("it runs"));
+    none(name, &check_commits(&backend, &case, 0.0).expect("it runs"));
     let model = load_target(&backend, &target).expect("it loads");
     let plain = PlainStates::decode(&model, &prompt, case.tokens).expect("it decodes");
     let all = (0..case.block).map(Behaviour::Half);

@@ -24,7 +24,8 @@
 //! ```
 //!
 //! # Features
-//! `candle` (default): the candle backend; `candle-metal`, `candle-cuda`, `accelerate` and `mkl` pass on to it.
+//! `candle` (default): the candle backend, on macOS with its GPU; `candle-cuda`, `accelerate` and `mkl` pass on to it.
+//! `mlx` (default): the MLX backend on macOS, nothing elsewhere; `mlx-host`: its processor build elsewhere, for development.
 //! `demo` (default): a tiny model and two drafts inside the program. `cli` (default): the command itself;
 //! users of the library leave it out with `default-features = false`.
 

@@ -7,7 +7,17 @@ use dflash_core::{Error, Result};
 use crate::load::BackendChoice;
 
 /// Backends that a build can bring, with the feature that does.
-pub const BUILD_FEATURES: [(&str, &str); 2] = [("mlx", "mlx"), ("candle", "candle")];
+pub const BUILD_FEATURES: [(&str, &str); 2] = [("mlx", MLX_FEATURE), ("candle", "candle")];
+
+/// What brings GPUs.
+const GPU_BUILDS: &str =
+    "Apple's GPUs come with a build on macOS, NVIDIA's with the feature `candle-cuda`";
+
+const MLX_FEATURE: &str = if cfg!(target_os = "macos") {
+    "mlx"
+} else {
+    "mlx-host"
+};
 
 /// The built-in backends, the preferred one first.
 pub fn factories() -> Vec<Box<dyn BackendFactory>> {
@@ -17,7 +27,7 @@ pub fn factories() -> Vec<Box<dyn BackendFactory>> {
         #[cfg(feature = "candle")]
         dflash_candle::factory(),
         // Elsewhere MLX computes on the processor, where candle's kernels are faster.
-        #[cfg(all(feature = "mlx", not(target_os = "macos")))]
+        #[cfg(all(feature = "mlx-host", not(target_os = "macos")))]
         dflash_mlx::factory(),
         dflash_core::backend::reference::factory(),
     ]
@@ -159,9 +169,7 @@ fn has_device(factory: &dyn BackendFactory, wanted: Option<DeviceClass>) -> Resu
         ),
         _ => format!("the backend `{}` runs here on: {names}", factory.name()),
     };
-    let hint = (wanted == Some(DeviceClass::Gpu)).then(|| {
-        "GPUs come with the features `candle-metal` (Apple) and `candle-cuda` (NVIDIA)".into()
-    });
+    let hint = (wanted == Some(DeviceClass::Gpu)).then(|| GPU_BUILDS.into());
     Err(Error::Unavailable { what, reason, hint })
 }
 
@@ -205,7 +213,7 @@ fn missing_features(factories: &[Box<dyn BackendFactory>]) -> String {
         .map(|(name, feature)| format!("the feature `{feature}` brings the backend `{name}`"))
         .collect();
     match lines.is_empty() {
-        true => "this build has every backend of this version; GPUs come with the features `candle-metal` (Apple) and `candle-cuda` (NVIDIA)".into(),
+        true => format!("this build has every backend of this version; {GPU_BUILDS}"),
         false => lines.join("; "),
     }
 }

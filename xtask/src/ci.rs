@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::shell::{Line, spoken};
-use crate::{compare, licences, mlx_host, proofs, smoke, tidy};
+use crate::{apple_check, compare, licences, mlx_host, proofs, smoke, tidy};
 
 /// The kinds of steps, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -25,6 +25,8 @@ pub(crate) enum Group {
     Test,
     /// The MLX backend on the processor
     Mlx,
+    /// The code for Apple's machines
+    Apple,
     /// The released program says something
     Smoke,
     /// The backends agree
@@ -78,6 +80,10 @@ const LINTED: &[(&str, &[&str])] = &[
 /// Everything that core offers; unlike `--all-features` it leaves out what needs a GPU's toolkit.
 const CORE_FEATURES: &str = "--features dflash-core/text,dflash-core/testing,dflash-candle/testing";
 
+/// Whether this system runs what stands in for a Mac. The wheels of MLX exist for it only; a Mac
+/// checks and tests the same crates with the others.
+const STAND_INS: bool = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Work {
     Run(Line),
@@ -85,6 +91,7 @@ enum Work {
     Proofs,
     Licences,
     Mlx,
+    Apple,
     Smoke,
     Compare,
 }
@@ -110,6 +117,7 @@ impl Step {
             Work::Tidy => "cargo xtask tidy".to_owned(),
             Work::Proofs | Work::Licences => "cargo xtask ci --only tree".to_owned(),
             Work::Mlx => "cargo xtask mlx-host test".to_owned(),
+            Work::Apple => "cargo xtask apple-check".to_owned(),
             Work::Smoke => "cargo xtask ci --only smoke".to_owned(),
             Work::Compare => "cargo xtask compare".to_owned(),
         }
@@ -123,6 +131,7 @@ impl Step {
             Work::Proofs => "what the crates may depend on",
             Work::Licences => "licences of all dependencies",
             Work::Mlx => "the MLX backend on the processor",
+            Work::Apple => "the code for Apple's machines",
             Work::Smoke => "the released program",
             Work::Compare => "backends against each other",
         }
@@ -135,6 +144,7 @@ impl Step {
             Work::Proofs => proofs::run(),
             Work::Licences => licences::run(),
             Work::Mlx => mlx_host::check(),
+            Work::Apple => apple_check::run(),
             Work::Smoke => smoke::run(),
             Work::Compare => compare::run(&compare::Options::default()),
         }
@@ -179,11 +189,14 @@ fn steps() -> Vec<Step> {
     let whole = format!("cargo test --locked --workspace --profile ci {CORE_FEATURES}");
     steps.push(Step::run(Group::Test, Line::new(debug)));
     steps.push(Step::run(Group::Test, Line::new(&whole)));
-    // The wheels of MLX exist for this system only; a Mac tests the crate with the others.
-    if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+    if STAND_INS {
         steps.push(Step {
             group: Group::Mlx,
             work: Work::Mlx,
+        });
+        steps.push(Step {
+            group: Group::Apple,
+            work: Work::Apple,
         });
     }
     steps.push(Step {
@@ -283,7 +296,8 @@ mod tests {
             .collect();
         assert!(order.is_sorted());
         for (at, group) in Group::value_variants().iter().enumerate() {
-            assert!(order.contains(&at), "{group:?}");
+            let stands_in = matches!(group, Group::Mlx | Group::Apple);
+            assert_eq!(order.contains(&at), STAND_INS || !stands_in, "{group:?}");
         }
     }
 

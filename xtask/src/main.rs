@@ -3,12 +3,15 @@
 //!
 //! Tasks start other programs and print what they start; what they check lives in the crates.
 
+mod apple_check;
 mod ci;
 mod compare;
+mod dist;
 mod fixtures;
 mod fuzz;
 mod licences;
 mod mlx_host;
+mod mlx_peer;
 mod proofs;
 mod shell;
 mod smoke;
@@ -44,11 +47,17 @@ enum Task {
     Parity,
     /// Build the program with the MLX backend on Linux, or test it there (`mlx-host test`)
     MlxHost(mlx_host::Options),
+    /// Measure the MLX backend against the published Python package, on the same library
+    MlxPeer(mlx_peer::Options),
+    /// Type-check and lint the code for Apple's machines from Linux
+    AppleCheck,
     /// Make test data
     #[command(subcommand)]
     Fixtures(fixtures::Fixture),
     /// Throw random and damaged files at every reader
     Fuzz(fuzz::Options),
+    /// Build the archive of a release for this machine
+    Dist,
 }
 
 /// The tests that measure parity print what they measured.
@@ -73,7 +82,10 @@ fn run(task: Task) -> Result<()> {
         Task::Compare(options) => compare::run(&options),
         Task::Parity => shell::Line::new(PARITY).run(),
         Task::MlxHost(options) => mlx_host::run(&options),
+        Task::MlxPeer(options) => mlx_peer::run(&options),
+        Task::AppleCheck => apple_check::run(),
         Task::Fixtures(fixture) => fixtures::run(&fixture),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Dist => dist::run(),
     }
 }

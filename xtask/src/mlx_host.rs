@@ -5,6 +5,7 @@
 //! wheel `mlx-cpu`. A `paths` override in a configuration file brings it in, which leaves the lock
 //! file as it is. Everything lies under `target/mlx-host`.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -15,7 +16,7 @@ use clap::Args;
 use crate::shell::{Line, spoken};
 
 /// What `mlx-host` does after it has made sure of the stand-in.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Options {
     /// `test` runs the backend's tests; any other words go to cargo, with the stand-in in place
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -24,6 +25,8 @@ pub(crate) struct Options {
 
 /// The folder of everything that is made here.
 const PLACE: &str = "target/mlx-host";
+/// Cargo's configuration that puts the stand-in in place.
+pub(crate) const CONFIG: &str = "target/mlx-host/mlx.toml";
 /// The version that the C interface in `mlx-sys` is written for, and a library that reads C headers.
 const WHEELS: &str = "mlx-cpu==0.32.2 libclang==18.1.1";
 /// The version of `mlx-sys` in the lock file.
@@ -65,21 +68,23 @@ fn test(words: &[String]) -> Result<()> {
 
 /// `cargo --config FILE …`; clippy wants the option behind its own name.
 fn with_stand_in(line: Line, words: &[String]) -> Line {
-    let config = format!("{PLACE}/mlx.toml");
     match words {
         [first, rest @ ..] if first == "clippy" => {
-            line.arg(first).arg("--config").arg(&config).args(rest)
+            line.arg(first).arg("--config").arg(CONFIG).args(rest)
         }
-        words => line.arg("--config").arg(&config).args(words),
+        words => line.arg("--config").arg(CONFIG).args(words),
     }
 }
 
 /// The program with all three backends, which finds MLX beside itself.
 fn build() -> Result<()> {
     with_stand_in(Line::new("cargo"), &[])
-        .words("rustc --locked --profile with-mlx -p dflash-cli --bin dflash --features mlx --")
-        .arg("-Clink-arg=-Wl,-rpath,$ORIGIN/pip/mlx/lib")
+        .words(
+            "rustc --locked --profile with-mlx -p dflash-cli --bin dflash --features mlx-host --",
+        )
+        .arg("-Clink-arg=-Wl,-rpath,$ORIGIN/blas/mlx/lib:$ORIGIN/pip/mlx/lib")
         .run()?;
+    swap_blas(std::env::var_os("MLX_BLAS_LIB").filter(|file| !file.is_empty()))?;
     let program = Path::new(PLACE).join("dflash");
     // Replaced as a whole: the old one may be running.
     let fresh = Path::new(PLACE).join("dflash.new");
@@ -91,8 +96,51 @@ fn build() -> Result<()> {
     Ok(())
 }
 
+/// With another BLAS than the wheel's, a second copy of MLX that the program finds first: MLX looks for its BLAS
+/// by a path relative to itself.
+fn swap_blas(blas: Option<OsString>) -> Result<()> {
+    let (wheel, swapped) = (Path::new(PLACE).join("pip"), Path::new(PLACE).join("blas"));
+    if swapped.exists() {
+        fs::remove_dir_all(&swapped)
+            .with_context(|| format!("cannot clear {}", swapped.display()))?;
+    }
+    let Some(blas) = blas else {
+        return Ok(());
+    };
+    for part in ["mlx/lib", "mlx_cpu.libs"] {
+        copy(&wheel.join(part), &swapped.join(part), &|path| {
+            path.extension().is_none_or(|e| e != "a")
+        })?;
+    }
+    let libraries = swapped.join("mlx_cpu.libs");
+    let mut replaced = 0;
+    for entry in
+        fs::read_dir(&libraries).with_context(|| format!("cannot read {}", libraries.display()))?
+    {
+        let path = entry?.path();
+        if path
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("libblas"))
+        {
+            fs::copy(&blas, &path)
+                .with_context(|| format!("cannot copy MLX_BLAS_LIB, {}", blas.display()))?;
+            replaced += 1;
+        }
+    }
+    ensure!(
+        replaced == 1,
+        "{replaced} files named libblas* in {}, expected one",
+        libraries.display()
+    );
+    println!("BLAS: {}", blas.display());
+    Ok(())
+}
+
 /// Makes the stand-in, unless it is there.
-fn prepare() -> Result<()> {
+///
+/// # Errors
+/// When a program is missing or fails.
+pub(crate) fn prepare() -> Result<()> {
     ensure!(
         cfg!(target_os = "linux"),
         "this is for Linux; on a Mac the stock crates build MLX themselves"
@@ -123,7 +171,7 @@ fn prepare() -> Result<()> {
         wheels,
         wheels.join("clang/native")
     );
-    write(&place.join("mlx.toml"), config.as_bytes())
+    write(Path::new(CONFIG), config.as_bytes())
 }
 
 /// The sources of the stock crate, as cargo fetches them.

@@ -72,6 +72,20 @@ const PROOFS: &[Proof] = &[
     },
     Proof {
         package: "dflash-cli",
+        features: "",
+        target: "x86_64-unknown-linux-gnu",
+        refuses: &["mlx*"],
+        needs: &["candle-core", "dflash-core"],
+    },
+    Proof {
+        package: "dflash-cli",
+        features: "",
+        target: "aarch64-apple-darwin",
+        refuses: &[],
+        needs: &["mlx-rs", "candle-metal-kernels"],
+    },
+    Proof {
+        package: "dflash-cli",
         features: "--no-default-features",
         target: "x86_64-unknown-linux-gnu",
         refuses: &[
@@ -105,8 +119,9 @@ pub(crate) fn run() -> Result<()> {
         let faults = proof.faults(&found);
         let verdict = if faults.is_empty() { "ok" } else { "WRONG" };
         println!(
-            "{verdict}: {line}: {} crates, none of {}",
+            "{verdict}: {line}: {} crates; wanted: {}; refused: {}",
             found.len(),
+            proof.needs.join(", "),
             proof.refuses.join(", ")
         );
         wrong.extend(

@@ -10,6 +10,7 @@ mod repo;
 mod rust;
 pub(crate) mod source;
 mod text;
+mod workflows;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -114,6 +115,7 @@ fn check(files: &Files) -> Vec<Finding> {
     }
     findings.extend(manifest::check(files));
     findings.extend(repo::check(files));
+    findings.extend(workflows::check(files));
     findings.sort();
     findings
 }
