@@ -266,7 +266,7 @@ fn the_recurrent_state_stays_f32() {
             let whole = [&start[..], &tokens[..512]].concat();
             let passed = prefilled(&target, &whole).expect("it runs");
             let snapshot = |s| Snapshot::of(&backend, s).expect("it reads");
-            none(name, &snapshot(&state).differences(&snapshot(&passed)));
+            none(name, &snapshot(&state).differences(&snapshot(&passed), 0.0));
             let mut recurrent = 0;
             for (cache, layer) in state.caches().iter().zip(snapshot(&state).layers) {
                 let LayerCache::Recurrent(cache) = cache else {
@@ -332,7 +332,7 @@ fn forks_are_independent() {
             name,
             &Snapshot::of(&backend, &two)
                 .expect("it reads")
-                .differences(&before),
+                .differences(&before, 0.0),
         );
         target.prefill(&mut two, rest).expect("it runs");
         let one = Snapshot::of(&backend, &one).expect("it reads");
@@ -340,7 +340,7 @@ fn forks_are_independent() {
             name,
             &Snapshot::of(&backend, &two)
                 .expect("it reads")
-                .differences(&one),
+                .differences(&one, 0.0),
         );
         assert_ne!(one, before);
     }

@@ -95,7 +95,7 @@ fn commits(name: &str) {
     let backend = Reference::new();
     none(
         name,
-        &check_commits(&backend, &g.case(40)).expect("it runs"),
+        &check_commits(&backend, &g.case(40), 0.0).expect("it runs"),
     );
 }
 
@@ -201,6 +201,6 @@ fn random_models_of_every_architecture() {
                 &check_rounds(&backend, &case, &plain, behaviour, 3).expect("it runs"),
             );
         }
-        none(name, &check_commits(&backend, &case).expect("it runs"));
+        none(name, &check_commits(&backend, &case, 0.0).expect("it runs"));
     }
 }

@@ -1,77 +1,16 @@
-//! Rotary positions and attention.
+//! Attention.
 
 use std::ops::Range;
 
-use dflash_core::backend::host::HostRope;
 use dflash_core::backend::{Block, BlockRule, KvShape, Visibility};
 use dflash_core::{Error, Result};
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
-use mlx_rs::fast::{ScaledDotProductAttentionMask, rms_norm, scaled_dot_product_attention};
+use mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
 use mlx_rs::ops::concatenate;
 
-use crate::array::{at, cast, int, part, size, sizes, wide};
+use crate::array::{at, cast, int, sizes};
 use crate::kv::MlxKv;
-
-/// Cosines and sines of consecutive positions, ready to multiply whole heads.
-#[derive(Debug, Clone)]
-pub struct MlxRope {
-    /// `[1, 1, rows, dims]`, float32: the cosine of feature i and of feature i + dims/2, and the sine
-    /// that its partner is multiplied by. `None` if nothing is rotated.
-    angles: Option<(Array, Array)>,
-    rows: usize,
-    dims: usize,
-}
-
-impl MlxRope {
-    /// Angles are made in float64 on the host, which Apple's GPUs lack.
-    pub(crate) fn new(host: &HostRope) -> Self {
-        let (rows, dims) = (host.rows(), host.dims());
-        let half = dims / 2;
-        let both = |numbers: &[f32], sign: f32| {
-            let twice: Vec<f32> = numbers
-                .chunks_exact(half.max(1))
-                .flat_map(|row| row.iter().map(move |x| sign * x).chain(row.iter().copied()))
-                .collect();
-            Array::from_slice(&twice, &[1, 1, int(rows), int(dims)])
-        };
-        let some = half > 0 && rows > 0;
-        Self {
-            angles: some.then(|| (both(host.cos(), 1.0), both(host.sin(), -1.0))),
-            rows,
-            dims,
-        }
-    }
-}
-
-/// Norm per head, then rotation of `[1, heads, rows, head_dim]`.
-pub(crate) fn norm_rope(x: &Array, norm: Option<(&Array, f32)>, rope: &MlxRope) -> Result<Array> {
-    let shape = sizes(x);
-    if !matches!(shape[..], [1, _, rows, dim] if rows == rope.rows && dim >= rope.dims) {
-        let expected = format!("[1, heads, {}, at least {}]", rope.rows, rope.dims);
-        return Err(Error::shape("norm_rope", expected, format!("{shape:?}")));
-    }
-    at("norm_rope", rotated(x, norm, rope))
-}
-
-fn rotated(x: &Array, norm: Option<(&Array, f32)>, rope: &MlxRope) -> Result<Array, Exception> {
-    let y = wide(x)?;
-    let y = match norm {
-        Some((weight, eps)) => rms_norm(&y, Some(&wide(weight)?), eps)?,
-        None => y,
-    };
-    let Some((cos, sin)) = &rope.angles else {
-        return cast(&y, x.dtype());
-    };
-    let (half, dim) = (rope.dims / 2, size(x, 3));
-    let turning = part(&y, 3, 0, rope.dims)?;
-    let partners = concatenate(&[part(&y, 3, half, half)?, part(&y, 3, 0, half)?], 3)?;
-    let mut turned = turning.multiply(cos)?.add(partners.multiply(sin)?)?;
-    if dim > rope.dims {
-        turned = concatenate(&[turned, part(&y, 3, rope.dims, dim - rope.dims)?], 3)?;
-    }
-    cast(&turned, x.dtype())
-}
 
 /// What the rows of one call see, and so the key of a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,9 +17,10 @@ use mlx_rs::ops::{concatenate, sum_axis, tanh};
 use mlx_rs::{Array, fast, transforms};
 
 use crate::array::{at, cast, int, ints, native, part, sigmoid, silu, size, sizes, wide};
-use crate::attention::{self, Mask, MlxRope, Sight};
+use crate::attention::{self, Mask, Sight};
 use crate::delta::{self, Offsets};
 use crate::kv::MlxKv;
+use crate::rope::{MlxRope, norm_rope};
 use crate::weight::{MlxExperts, MlxWeight, Place};
 use crate::{choose, conv, moe};
 
@@ -292,12 +293,18 @@ impl Backend for Mlx {
     }
 
     fn rope_angles(&self, spec: &RopeSpec, first: usize, rows: usize) -> Result<MlxRope> {
+        if self.place == Place::Metal
+            && self.dtype != DType::F32
+            && let Some(fused) = MlxRope::fused(spec, first, rows)
+        {
+            return Ok(fused);
+        }
         let host = self.ropes.borrow_mut().angles(spec, first, rows)?;
         Ok(MlxRope::new(&host))
     }
 
     fn norm_rope(&self, x: &Array, norm: Option<(&Array, f32)>, angles: &MlxRope) -> Result<Array> {
-        attention::norm_rope(x, norm, angles)
+        norm_rope(x, norm, angles)
     }
 
     fn attention(

@@ -1,6 +1,6 @@
 //! MLX as a choice at load time.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dflash_core::backend::factory::{BackendFactory, DeviceClass, DeviceInfo, Support};
 use dflash_core::backend::{Chip, Implementation, Op};
@@ -16,6 +16,7 @@ use mlx_rs::{Device, DeviceType};
 use crate::array::at;
 use crate::backend::Mlx;
 use crate::kernels::device::architecture;
+use crate::limits;
 use crate::weight::Place;
 
 /// Loads models on MLX.
@@ -123,19 +124,46 @@ impl BackendFactory for MlxFactory {
             let note = widened(draft, "draft", plan.dtype, kept)?;
             request.notes.extend(note);
         }
+        let mut chosen = chosen();
+        admit(*chosen, wanted)?;
         Device::set_default(&match wanted {
             DeviceClass::Gpu => Device::gpu(),
             DeviceClass::Cpu => Device::cpu(),
         });
+        if wanted == DeviceClass::Gpu {
+            request.notes.extend(limits::set_for_gpu());
+        }
         let backend = Mlx::new(place, dtype);
         let drafting = plan.map(|plan| (backend.with_dtype(plan.dtype), plan));
         let planned = drafting.as_ref().map(|(b, plan)| (b, plan.clone()));
         let loaded = load_with(&backend, planned, 1, &request);
-        if loaded.is_err() {
+        match loaded {
+            Ok(_) => *chosen = Some(wanted),
             // What a failed load left behind for reuse is of no use to anybody.
-            at("clear_cache", mlx_rs::memory::clear_cache())?;
+            Err(_) => at("clear_cache", mlx_rs::memory::clear_cache())?,
         }
         loaded
+    }
+}
+
+/// The device of the models that were loaded so far. MLX has one default device in a process, on which all of them compute.
+fn chosen() -> MutexGuard<'static, Option<DeviceClass>> {
+    static CHOSEN: Mutex<Option<DeviceClass>> = Mutex::new(None);
+    CHOSEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Refuses a second device in one process.
+fn admit(chosen: Option<DeviceClass>, wanted: DeviceClass) -> Result<()> {
+    match chosen {
+        Some(other) if other != wanted => Err(Error::Unavailable {
+            what: match wanted {
+                DeviceClass::Gpu => "device `gpu`".into(),
+                DeviceClass::Cpu => "device `cpu`".into(),
+            },
+            reason: "models of this process were loaded with MLX on another device, and MLX computes on one per process".into(),
+            hint: Some("use another process, or another backend".into()),
+        }),
+        _ => Ok(()),
     }
 }
 
@@ -173,4 +201,20 @@ fn has_gpu() -> bool {
 fn computes() -> bool {
     let one = mlx_rs::Array::from_f32(1.0);
     one.add(&one).and_then(|two| two.eval()).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_computes_on_one_device() {
+        use DeviceClass::{Cpu, Gpu};
+        for (chosen, wanted) in [(None, Cpu), (None, Gpu), (Some(Cpu), Cpu), (Some(Gpu), Gpu)] {
+            admit(chosen, wanted).expect("the first, or the same one");
+        }
+        let error = admit(Some(Gpu), Cpu).expect_err("a second device");
+        assert!(error.to_string().contains("one per process"), "{error}");
+        assert!(error.hint().is_some());
+    }
 }

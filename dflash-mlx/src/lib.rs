@@ -22,7 +22,11 @@ mod kernels;
 #[cfg(any(target_os = "macos", feature = "host"))]
 mod kv;
 #[cfg(any(target_os = "macos", feature = "host"))]
+mod limits;
+#[cfg(any(target_os = "macos", feature = "host"))]
 mod moe;
+#[cfg(any(target_os = "macos", feature = "host"))]
+mod rope;
 #[cfg(any(target_os = "macos", feature = "host"))]
 mod weight;
 
@@ -31,10 +35,10 @@ pub use self::parts::*;
 
 #[cfg(any(target_os = "macos", feature = "host"))]
 mod parts {
-    pub use crate::attention::MlxRope;
     pub use crate::backend::Mlx;
     pub use crate::factory::{MlxFactory, factory, load};
     pub use crate::kv::MlxKv;
+    pub use crate::rope::MlxRope;
     pub use crate::weight::{MlxExperts, MlxWeight, Place};
 
     /// A target on MLX.

@@ -14,7 +14,11 @@ const REFUSED: [(&str, &str); 4] = [
 ];
 
 fn differences(dtype: DType, expected: &[(&str, &str)]) {
-    let failures = conformance::check(&Mlx::new(Place::Processor, dtype));
+    differences_at(Place::Processor, dtype, expected);
+}
+
+fn differences_at(place: Place, dtype: DType, expected: &[(&str, &str)]) {
+    let failures = conformance::check(&Mlx::new(place, dtype));
     let expected = [&REFUSED, expected].concat();
     if let Err(problems) = conformance::expect(&failures, &expected) {
         panic!("{dtype}: {problems}\n{failures:#?}");
@@ -43,4 +47,10 @@ fn half_formats_equal_the_reference_within_their_rounding() {
         ("unary", "Softplus of -30"),
     ];
     differences(DType::F16, &f16);
+}
+
+/// What is queued for a GPU is computed here by the processor, whose products of half formats sum in them.
+#[test]
+fn the_path_for_a_gpu_equals_the_reference() {
+    differences_at(Place::Metal, DType::F32, &[TINY]);
 }

@@ -154,7 +154,7 @@ pub fn check_rejected_rows<B: InspectKv>(backend: &B, scratch: &Path) -> Result<
             drafts[right..].fill(bad);
             let drafted = fake.drafted(&drafts, true)?;
             drop(target.verify(&mut state, plain.tokens[0], Some(&drafted))?);
-            found.extend(Snapshot::of(backend, &state)?.differences(&before));
+            found.extend(Snapshot::of(backend, &state)?.differences(&before, 0.0));
             let occurred = Occurred::default();
             let rule = RowRule {
                 sampling: Sampling::default(),

@@ -48,7 +48,7 @@ pub fn check_faults<B: InspectKv>(
         }
         places += 1;
         let now = Snapshot::of(&faulty, &state)?;
-        let differences = now.differences(&before);
+        let differences = now.differences(&before, 0.0);
         found.extend(
             differences
                 .into_iter()

@@ -71,8 +71,9 @@ impl Snapshot {
         })
     }
 
-    /// What differs from another snapshot, by layer; empty if nothing does.
-    pub fn differences(&self, plain: &Self) -> Vec<String> {
+    /// What differs from another snapshot, by layer; empty if nothing does. Numbers may be apart by `tolerance` times the largest
+    /// of their kind: 0 for the same bits.
+    pub fn differences(&self, plain: &Self, tolerance: f32) -> Vec<String> {
         let mut found = Vec::new();
         if self.position != plain.position {
             found.push(format!(
@@ -92,7 +93,7 @@ impl Snapshot {
                 continue;
             }
             for (part, (own, plain)) in own.bits.iter().zip(&plain.bits).enumerate() {
-                if let Some(at) = own.iter().zip(plain).position(|(a, b)| a != b) {
+                if let Some(at) = first_apart(own, plain, tolerance) {
                     let part = ["keys or state", "values or window"][part];
                     found.push(format!("layer {i}: {part} differ from number {at} on"));
                 }
@@ -116,6 +117,19 @@ impl LayerSnapshot {
             bits: [bits(&keys), bits(&values)],
         })
     }
+}
+
+/// The first of two lists of numbers, as bits, that are further apart than `tolerance` times the largest of the second.
+pub(super) fn first_apart(own: &[u32], plain: &[u32], tolerance: f32) -> Option<usize> {
+    let largest = |m: f32, x: &u32| m.max(f32::from_bits(*x).abs());
+    let allowed = match tolerance {
+        0.0 => 0.0,
+        _ => tolerance * plain.iter().fold(0.0, largest),
+    };
+    own.iter().zip(plain).position(|(a, b)| {
+        let near = || (f32::from_bits(*a) - f32::from_bits(*b)).abs() <= allowed;
+        a != b && (tolerance == 0.0 || !near())
+    })
 }
 
 fn bits(numbers: &[f32]) -> Vec<u32> {

@@ -7,23 +7,46 @@ use mlx_rs::DeviceType;
 
 /// The architecture's name of a kind of device (`applegpu_g13s`), if it tells one.
 pub(crate) fn architecture(class: DeviceType) -> Option<String> {
-    // SAFETY: plain constructors, which take no pointers; `device` and `info` are freed below and not used after that.
+    asked(class, |info| {
+        let mut text = ptr::null();
+        // SAFETY: `info` is live, the key is a C string, and `text` is read only where the call succeeded: it then points
+        // to a C string that belongs to `info`.
+        unsafe {
+            let told =
+                mlx_sys::mlx_device_info_get_string(&raw mut text, info, c"architecture".as_ptr())
+                    == 0
+                    && !text.is_null();
+            told.then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        }
+    })
+}
+
+/// A size that a kind of device tells under a key, if it does.
+pub(crate) fn figure(class: DeviceType, key: &CStr) -> Option<usize> {
+    asked(class, |info| {
+        let mut size = 0;
+        // SAFETY: `info` is live, the key is a C string, `size` is written in this call only.
+        let told =
+            unsafe { mlx_sys::mlx_device_info_get_size(&raw mut size, info, key.as_ptr()) == 0 };
+        (told && size > 0).then_some(size)
+    })
+}
+
+/// What `read` finds in the description of a kind of device, which lives as long as the call.
+fn asked<T>(
+    class: DeviceType,
+    read: impl FnOnce(mlx_sys::mlx_device_info) -> Option<T>,
+) -> Option<T> {
+    // SAFETY: plain constructors, which take no pointers; both are freed below and not used after that.
     let (device, mut info) = unsafe {
         (
             mlx_sys::mlx_device_new_type(class.into(), 0),
             mlx_sys::mlx_device_info_new(),
         )
     };
-    let mut text = ptr::null();
-    // SAFETY: both handles are live, the key is a C string, and `text` is read only where the call succeeded: it then points
-    // to a C string that belongs to `info`, which is copied before `info` is freed.
-    let found = unsafe {
-        let told = mlx_sys::mlx_device_info_get(&raw mut info, device) == 0
-            && mlx_sys::mlx_device_info_get_string(&raw mut text, info, c"architecture".as_ptr())
-                == 0
-            && !text.is_null();
-        told.then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
-    };
+    // SAFETY: both handles are live.
+    let got = unsafe { mlx_sys::mlx_device_info_get(&raw mut info, device) } == 0;
+    let found = if got { read(info) } else { None };
     // SAFETY: made above, freed once.
     unsafe {
         mlx_sys::mlx_device_info_free(info);
