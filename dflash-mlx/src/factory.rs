@@ -4,7 +4,6 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dflash_core::backend::factory::{BackendFactory, DeviceClass, DeviceInfo, Support};
 use dflash_core::backend::{Chip, Implementation, Op};
-use dflash_core::config::QuantMode;
 use dflash_core::draft::DraftModule;
 use dflash_core::load::{
     DraftPlan, LoadRequest, Loaded, ModelFiles, ModelSource, Role, activations, load_with,
@@ -52,19 +51,7 @@ impl BackendFactory for MlxFactory {
             .collect()
     }
 
-    fn supports(&self, model: &ModelInfo) -> Support {
-        let modes = model.config.quantization.iter().flat_map(|q| {
-            let modules = q.overrides().filter_map(|(_, spec)| spec);
-            std::iter::once(q.global).chain(modules)
-        });
-        for spec in modes {
-            if spec.mode != QuantMode::Affine {
-                return Support::Refused(format!(
-                    "weights in {} are not computed by this backend",
-                    spec.mode.name()
-                ));
-            }
-        }
+    fn supports(&self, _: &ModelInfo) -> Support {
         Support::Native
     }
 

@@ -28,6 +28,8 @@ mod moe;
 #[cfg(any(target_os = "macos", feature = "host"))]
 mod rope;
 #[cfg(any(target_os = "macos", feature = "host"))]
+mod stored;
+#[cfg(any(target_os = "macos", feature = "host"))]
 mod weight;
 
 #[cfg(any(target_os = "macos", feature = "host"))]

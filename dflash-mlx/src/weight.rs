@@ -2,12 +2,13 @@
 
 use dflash_core::checkpoint::{Experts, StoredTensor, WeightSource};
 use dflash_core::{DType, Error, Result};
-use half::{bf16, f16};
 use mlx_rs::error::Exception;
 use mlx_rs::ops::{dequantize, gather_mm, gather_qmm, quantized_matmul, stack};
 use mlx_rs::{Array, Dtype};
 
-use crate::array::{at, cast, int, ints};
+use crate::array::{at, cast, int};
+use crate::kernels::small_float::SmallFloats;
+use crate::stored::{bytes, floats, words};
 
 /// What MLX computes on, which decides what its products can take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +50,8 @@ enum Format {
         bits: i32,
         group: i32,
     },
+    /// Codes that are small floats, with a scale per group.
+    SmallFloat(SmallFloats, Place),
 }
 
 impl MlxWeight {
@@ -90,12 +93,21 @@ impl MlxWeight {
                     group: int(group),
                 }
             }
-            WeightSource::SmallFloat { codes, format, .. } => {
-                return Err(Error::Unsupported {
-                    what: format!("`{}`: weights in {}", codes.name, format.name()),
-                    by: Some("the mlx backend".into()),
-                    hint: Some("use `--backend candle --device cpu`, or a checkpoint in MLX's affine format".into()),
-                });
+            WeightSource::SmallFloat {
+                codes,
+                scales,
+                format,
+                ..
+            } => {
+                let (codes, scales) = (words(&codes)?, bytes(&scales)?);
+                Format::SmallFloat(
+                    SmallFloats {
+                        codes,
+                        scales,
+                        format,
+                    },
+                    place,
+                )
             }
         };
         let weight = Self {
@@ -126,59 +138,25 @@ impl MlxWeight {
             return Err(Error::shape("experts", "at least one", 0));
         };
         let (outputs, inputs) = (first.outputs, first.inputs);
-        let stack = |pick: fn(&Format) -> [Option<&Array>; 3]| -> Result<Vec<Array>> {
-            let mut stacked = Vec::new();
-            for place in 0..3 {
-                let all: Vec<&Array> = matrices
-                    .iter()
-                    .filter_map(|m| pick(&m.format)[place])
-                    .collect();
-                if !all.is_empty() {
-                    stacked.push(at("experts", stack(&all, 0))?);
-                }
-            }
-            Ok(stacked)
-        };
         let misfit = || Error::shape("experts", "one format and size", "different ones");
-        if matrices
-            .iter()
-            .any(|m| (m.outputs, m.inputs) != (outputs, inputs))
-        {
+        let alike = |m: &Self| {
+            (m.outputs, m.inputs) == (outputs, inputs) && m.format.is_like(&first.format)
+        };
+        if !matrices.iter().all(alike) {
             return Err(misfit());
         }
-        let format = match &first.format {
-            Format::Plain { .. } => {
-                let stacked = stack(|f| match f {
-                    Format::Plain { columns } => [Some(columns), None, None],
-                    Format::Affine { .. } => [None; 3],
-                })?;
-                let [columns] = <[Array; 1]>::try_from(stacked).map_err(|_| misfit())?;
-                Format::Plain { columns }
-            }
-            Format::Affine { bits, group, .. } => {
-                let (bits, group) = (*bits, *group);
-                let stacked = stack(|f| match f {
-                    Format::Affine {
-                        codes,
-                        scales,
-                        biases,
-                        ..
-                    } => [Some(codes), Some(scales), Some(biases)],
-                    Format::Plain { .. } => [None; 3],
-                })?;
-                let [codes, scales, biases] =
-                    <[Array; 3]>::try_from(stacked).map_err(|_| misfit())?;
-                Format::Affine {
-                    codes,
-                    scales,
-                    biases,
-                    bits,
-                    group,
-                }
-            }
-        };
+        let lists: Vec<Vec<&Array>> = matrices.iter().map(|m| m.format.arrays()).collect();
+        let stacked = (0..lists[0].len())
+            .map(|i| {
+                at(
+                    "experts",
+                    stack(&lists.iter().map(|l| l[i]).collect::<Vec<_>>(), 0),
+                )
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let format = first.format.with(stacked);
         let weight = Self {
-            format,
+            format: format.ok_or_else(misfit)?,
             outputs,
             inputs,
         };
@@ -188,16 +166,7 @@ impl MlxWeight {
 
     /// Evaluates the matrix, so that a problem shows where it is loaded.
     fn settle(&self) -> Result<()> {
-        let arrays: Vec<&Array> = match &self.format {
-            Format::Plain { columns } => vec![columns],
-            Format::Affine {
-                codes,
-                scales,
-                biases,
-                ..
-            } => vec![codes, scales, biases],
-        };
-        at("weight", mlx_rs::transforms::eval(arrays))
+        at("weight", mlx_rs::transforms::eval(self.format.arrays()))
     }
 
     /// Rows of the matrix.
@@ -229,6 +198,7 @@ impl MlxWeight {
                 *group,
                 *bits,
             )?,
+            Format::SmallFloat(floats, place) => floats.product(&summed(x, *place)?)?,
         };
         cast(&y, x.dtype())
     }
@@ -257,6 +227,7 @@ impl MlxWeight {
                 *bits,
                 false,
             )?,
+            Format::SmallFloat(floats, place) => floats.product_of(&summed(x, *place)?, ids)?,
         };
         cast(&y, x.dtype())
     }
@@ -278,6 +249,7 @@ impl MlxWeight {
                 *group,
                 *bits,
             ),
+            Format::SmallFloat(floats, _) => floats.rows(ids),
         }
     }
 }
@@ -292,6 +264,67 @@ impl Format {
         };
         Ok(Self::Plain { columns })
     }
+
+    fn arrays(&self) -> Vec<&Array> {
+        match self {
+            Self::Plain { columns } => vec![columns],
+            Self::Affine {
+                codes,
+                scales,
+                biases,
+                ..
+            } => vec![codes, scales, biases],
+            Self::SmallFloat(floats, _) => vec![&floats.codes, &floats.scales],
+        }
+    }
+
+    /// The same format of other arrays, if they are as many.
+    fn with(&self, arrays: Vec<Array>) -> Option<Self> {
+        let mut arrays = arrays.into_iter();
+        let mut next = || arrays.next();
+        let format = match self {
+            Self::Plain { .. } => Self::Plain { columns: next()? },
+            Self::Affine { bits, group, .. } => Self::Affine {
+                codes: next()?,
+                scales: next()?,
+                biases: next()?,
+                bits: *bits,
+                group: *group,
+            },
+            Self::SmallFloat(floats, place) => {
+                let floats = SmallFloats {
+                    codes: next()?,
+                    scales: next()?,
+                    format: floats.format,
+                };
+                Self::SmallFloat(floats, *place)
+            }
+        };
+        Some(format)
+    }
+
+    /// Whether matrices of the two can lie in one array.
+    fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Plain { .. }, Self::Plain { .. }) => true,
+            (
+                Self::Affine { bits, group, .. },
+                Self::Affine {
+                    bits: b, group: g, ..
+                },
+            ) => (bits, group) == (b, g),
+            (Self::SmallFloat(a, _), Self::SmallFloat(b, _)) => a.format == b.format,
+            _ => false,
+        }
+    }
+}
+
+/// Activations as a product with small floats takes them, whose sums have their format.
+fn summed(x: &Array, place: Place) -> Result<Array, Exception> {
+    match place {
+        Place::Processor => cast(x, Dtype::Float32),
+        Place::Metal => Ok(x.clone()),
+    }
 }
 
 /// The format that numbers of a file keep in memory beside activations of another.
@@ -301,53 +334,6 @@ fn kept(stored: Dtype, activations: DType) -> Dtype {
     } else {
         Dtype::Float32
     }
-}
-
-/// A tensor of a file with its own numbers.
-fn floats(stored: &StoredTensor) -> Result<Array> {
-    let bytes: &[u8] = &stored.bytes;
-    let shape = ints(&stored.shape);
-    let count: usize = stored.shape.iter().product();
-    let dtype = stored
-        .float_dtype()
-        .filter(|d| count > 0 && bytes.len() == count * d.size());
-    match dtype {
-        Some(DType::F32) => {
-            let numbers = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
-            Ok(Array::from_slice(&numbers.collect::<Vec<_>>(), &shape))
-        }
-        Some(DType::Bf16) => {
-            let numbers = bytes.as_chunks().0.iter().map(|b| bf16::from_le_bytes(*b));
-            Ok(Array::from_slice(&numbers.collect::<Vec<_>>(), &shape))
-        }
-        Some(DType::F16) => {
-            let numbers = bytes.as_chunks().0.iter().map(|b| f16::from_le_bytes(*b));
-            Ok(Array::from_slice(&numbers.collect::<Vec<_>>(), &shape))
-        }
-        None => Err(misfit(stored, "numbers in f32, bf16 or f16")),
-    }
-}
-
-/// Packed codes.
-fn words(stored: &StoredTensor) -> Result<Array> {
-    let bytes: &[u8] = &stored.bytes;
-    let (words, rest) = bytes.as_chunks();
-    if !rest.is_empty() || words.len() != stored.shape.iter().product::<usize>() || words.is_empty()
-    {
-        return Err(misfit(stored, "words of 32 bits"));
-    }
-    let words: Vec<u32> = words.iter().map(|b| u32::from_le_bytes(*b)).collect();
-    Ok(Array::from_slice(&words, &ints(&stored.shape)))
-}
-
-fn misfit(stored: &StoredTensor, expected: &str) -> Error {
-    let found = format!(
-        "{:?} of {:?} in {} bytes",
-        stored.shape,
-        stored.dtype,
-        stored.bytes.len()
-    );
-    Error::shape(format!("weight `{}`", stored.name), expected, found)
 }
 
 /// The gate, up and down matrices of a layer's experts.

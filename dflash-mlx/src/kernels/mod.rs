@@ -5,3 +5,4 @@
 )]
 
 pub(crate) mod device;
+pub(crate) mod small_float;
