@@ -3,7 +3,7 @@
 use super::LoadRequest;
 use super::files::ModelFiles;
 use crate::backend::Chip;
-use crate::config::{ActivationWidth, DraftQuant, QuantSpec};
+use crate::config::{ActivationWidth, DraftQuant, QuantMode, QuantSpec};
 use crate::{DType, Error, Result};
 
 /// Whose activations.
@@ -139,18 +139,19 @@ impl DraftPlan {
         })
     }
 
-    /// Weights and activations as a spec (`w4a32:gs64`); `None` if the weights are floats.
+    /// Weights and activations as a spec (`w4a32:gs64`), with the name of another mode than affine in place of the bits; `None` if the weights are floats.
     pub fn spec(&self) -> Option<String> {
         let width = 8 * self.dtype.size();
-        self.weights
-            .map(|w| format!("w{}a{width}:gs{}", w.bits, w.group))
+        self.weights.map(|w| match w.mode {
+            QuantMode::Affine => format!("w{}a{width}:gs{}", w.bits, w.group),
+            other => format!("{}a{width}:gs{}", other.name(), w.group),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::QuantMode;
     use ActivationWidth::{A16, A32};
     use DType::{Bf16, F16, F32};
 

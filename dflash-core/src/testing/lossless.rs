@@ -241,6 +241,23 @@ pub fn load_pair<B: Backend>(
     draft: &Path,
     window: Option<usize>,
 ) -> Result<(Target<B>, Draft<B>)> {
+    let options = DraftOptions {
+        window,
+        ..DraftOptions::default()
+    };
+    load_pair_with(backend, target, draft, options)
+}
+
+/// [`load_pair`] with a draft that is loaded in another way.
+///
+/// # Errors
+/// Whatever loading finds.
+pub fn load_pair_with<B: Backend>(
+    backend: &B,
+    target: &Path,
+    draft: &Path,
+    options: DraftOptions,
+) -> Result<(Target<B>, Draft<B>)> {
     use crate::load::{ModelFiles, ModelSource};
     let files = ModelFiles::open(&ModelSource::Folder(draft.into()))?;
     let config = files.draft_config()?;
@@ -251,10 +268,7 @@ pub fn load_pair<B: Backend>(
         &config,
         &files.checkpoint,
         model.decoder().lend(),
-        DraftOptions {
-            window,
-            ..DraftOptions::default()
-        },
+        options,
     )?;
     Ok((model, draft))
 }

@@ -16,6 +16,7 @@ pub mod lossless;
 pub mod nano;
 pub mod parity;
 mod plan;
+pub mod quantized;
 pub mod record;
 pub mod row_noise;
 pub mod scripted;
