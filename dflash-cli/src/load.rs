@@ -8,7 +8,7 @@ use dflash_core::load::{LoadRequest, Loaded, ModelFiles, ModelSource};
 use dflash_core::models::ModelInfo;
 use dflash_core::{DType, Error, Result};
 
-use crate::pick::{factories, pick};
+use crate::pick::{factories, passed_over, pick};
 
 /// Which backend runs a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -87,7 +87,10 @@ pub fn load_among(factories: &[Box<dyn BackendFactory>], options: &LoadOptions) 
         draft_quant: options.draft_quant,
         threads: options.threads,
         backend_reason: reason,
-        notes: Vec::new(),
+        notes: match options.backend {
+            BackendChoice::Auto => passed_over(factories, factory),
+            BackendChoice::Named(_) => Vec::new(),
+        },
     })
 }
 

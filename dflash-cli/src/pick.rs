@@ -163,14 +163,34 @@ fn has_device(factory: &dyn BackendFactory, wanted: Option<DeviceClass>) -> Resu
         |w| format!("device `{}`", class_name(w)),
     );
     let reason = match devices.len() {
-        0 => format!(
-            "the backend `{}` is built in but has no usable device here",
-            factory.name()
-        ),
+        0 => unusable(factory),
         _ => format!("the backend `{}` runs here on: {names}", factory.name()),
     };
     let hint = (wanted == Some(DeviceClass::Gpu)).then(|| GPU_BUILDS.into());
     Err(Error::Unavailable { what, reason, hint })
+}
+
+fn unusable(factory: &dyn BackendFactory) -> String {
+    let why = factory.unusable().map(|why| format!(" ({why})"));
+    format!(
+        "the backend `{}` is built in but has no usable device here{}",
+        factory.name(),
+        why.unwrap_or_default()
+    )
+}
+
+/// What is to be noted of backends that would have come before the picked one, had they a device.
+pub(crate) fn passed_over(
+    factories: &[Box<dyn BackendFactory>],
+    picked: &dyn BackendFactory,
+) -> Vec<String> {
+    factories
+        .iter()
+        .map(AsRef::as_ref)
+        .take_while(|f| f.name() != picked.name())
+        .filter(|f| f.devices().is_empty())
+        .map(|f| format!("{}; `{}` is used", unusable(f), picked.name()))
+        .collect()
 }
 
 /// The name that `--device` takes.

@@ -1,8 +1,8 @@
 //! Which backend runs a model, and why.
 
 use dflash::{
-    BackendChoice, BackendFactory, DeviceClass, DeviceInfo, Error, LoadRequest, Loaded,
-    ModelSource, Result, Support, demo, factories, model_info, pick,
+    BackendChoice, BackendFactory, DeviceClass, DeviceInfo, Error, LoadOptions, LoadRequest,
+    Loaded, ModelSource, Result, Support, demo, factories, load_among, model_info, pick,
 };
 use dflash_core::load::ModelFiles;
 use dflash_core::models::ModelInfo;
@@ -35,6 +35,10 @@ impl BackendFactory for Asked {
                 name: format!("{class:?}"),
             })
             .collect()
+    }
+
+    fn unusable(&self) -> Option<String> {
+        self.devices.is_empty().then(|| "no such chip".to_owned())
     }
 
     fn supports(&self, model: &ModelInfo) -> Support {
@@ -163,7 +167,10 @@ fn a_named_one_is_taken_or_refused_but_never_replaced() {
     );
     let error = named("b").expect_err("no device");
     assert!(
-        error.is_usage() && error.to_string().contains("no usable device"),
+        error.is_usage()
+            && error
+                .to_string()
+                .contains("no usable device here (no such chip)"),
         "{error}"
     );
     let error = named("c").expect_err("it refuses");
@@ -180,18 +187,35 @@ fn a_named_one_is_taken_or_refused_but_never_replaced() {
     );
 }
 
+/// A backend that loads with the reference, and is asked before it.
+#[test]
+fn one_that_is_not_usable_is_passed_over_with_a_note() {
+    let mut list = vec![asked("a", &[], Support::Native)];
+    list.extend(factories());
+    let next = list[1].name();
+    let mut options = LoadOptions::new(ModelSource::Embedded(&demo::TARGET));
+    let loaded = load_among(&list, &options).expect("the next one runs it");
+    let report = loaded.engine.report();
+    assert_eq!(report.backend, next);
+    let noted = |n: &String| n.contains("`a`") && n.contains("no such chip") && n.contains(next);
+    assert!(report.notes.iter().any(noted), "{:?}", report.notes);
+    options.backend = BackendChoice::Named("a".into());
+    let error = load_among(&list, &options).expect_err("it was named");
+    assert!(error.is_usage(), "{error}");
+}
+
 #[test]
 fn the_reference_backend_is_always_built_in() {
     let list = factories();
     assert_eq!(list.last().map(|f| f.name()), Some("reference"));
-    assert_eq!(
-        list[0].name(),
-        if cfg!(feature = "candle") {
-            "candle"
-        } else {
-            "reference"
-        }
-    );
+    let first = if cfg!(all(feature = "mlx", target_os = "macos")) {
+        "mlx"
+    } else if cfg!(feature = "candle") {
+        "candle"
+    } else {
+        "reference"
+    };
+    assert_eq!(list[0].name(), first);
     let reference = &list[list.len() - 1];
     assert_eq!(
         reference.operations().len(),

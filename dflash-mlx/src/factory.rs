@@ -45,10 +45,21 @@ impl BackendFactory for MlxFactory {
             class,
             name: name.into(),
         };
-        let gpu = has_gpu().then(|| info(DeviceClass::Gpu, "metal"));
-        gpu.into_iter()
-            .chain([info(DeviceClass::Cpu, "cpu")])
-            .collect()
+        let (gpu, cpu) = (
+            info(DeviceClass::Gpu, "metal"),
+            info(DeviceClass::Cpu, "cpu"),
+        );
+        match gpu_state() {
+            Ok(()) => vec![gpu, cpu],
+            // A Mac whose GPU cannot be used has better processor kernels than MLX's.
+            Err(_) if cfg!(target_os = "macos") => Vec::new(),
+            Err(_) => vec![cpu],
+        }
+    }
+
+    fn unusable(&self) -> Option<String> {
+        let state = gpu_state().as_ref();
+        state.err().filter(|_| cfg!(target_os = "macos")).cloned()
     }
 
     fn supports(&self, _: &ModelInfo) -> Support {
@@ -63,7 +74,7 @@ impl BackendFactory for MlxFactory {
     }
 
     fn load(&self, request: &LoadRequest) -> Result<Loaded> {
-        let gpu = has_gpu();
+        let gpu = gpu_state().is_ok();
         let wanted = request.device.unwrap_or(if gpu {
             DeviceClass::Gpu
         } else {
@@ -174,20 +185,25 @@ fn widened(
     }))
 }
 
-/// Whether MLX starts on a GPU here: what its default device is before anything chose another.
-fn has_gpu() -> bool {
-    static KNOWN: OnceLock<bool> = OnceLock::new();
-    *KNOWN.get_or_init(|| {
+/// Whether MLX computes on a GPU here, or why not: asked of its default device before anything chose another.
+fn gpu_state() -> &'static Result<(), String> {
+    static KNOWN: OnceLock<Result<(), String>> = OnceLock::new();
+    KNOWN.get_or_init(|| {
         let default = Device::try_default().and_then(|d| d.get_type());
-        cfg!(target_os = "macos") && matches!(default, Ok(DeviceType::Gpu)) && computes()
+        match default {
+            Ok(DeviceType::Gpu) if cfg!(target_os = "macos") => computes(),
+            Ok(_) => Err("MLX finds no Metal device".into()),
+            Err(error) => Err(error.to_string()),
+        }
     })
 }
 
 /// Whether the default device computes at all: without Metal's compiled kernels beside the program
 /// the first operation fails.
-fn computes() -> bool {
+fn computes() -> Result<(), String> {
     let one = mlx_rs::Array::from_f32(1.0);
-    one.add(&one).and_then(|two| two.eval()).is_ok()
+    let two = one.add(&one).and_then(|two| two.eval());
+    two.map_err(|e| format!("{e}; is `mlx.metallib` beside the program?"))
 }
 
 #[cfg(test)]

@@ -13,6 +13,11 @@ pub trait BackendFactory: std::fmt::Debug {
     /// The devices that it can run on here, the preferred one first; empty when it is built in but not usable.
     fn devices(&self) -> Vec<DeviceInfo>;
 
+    /// Why it has no device here, if it has none.
+    fn unusable(&self) -> Option<String> {
+        None
+    }
+
     /// Whether it runs this model, and how.
     fn supports(&self, model: &ModelInfo) -> Support;
 
