@@ -19,6 +19,7 @@ use mlx_rs::{Array, fast, transforms};
 use crate::array::{at, cast, int, ints, native, part, sigmoid, silu, size, sizes, wide};
 use crate::attention::{self, Mask, Sight};
 use crate::delta::{self, Offsets};
+use crate::in_flight::InFlight;
 use crate::kv::MlxKv;
 use crate::rope::{MlxRope, norm_rope};
 use crate::weight::{MlxExperts, MlxWeight, Place};
@@ -42,6 +43,7 @@ pub struct Mlx {
     ropes: Rc<RefCell<RopeCache>>,
     masks: Rc<RefCell<VecDeque<(Sight, Mask)>>>,
     delta: Rc<RefCell<Vec<Offsets>>>,
+    _in_flight: InFlight,
 }
 
 impl Mlx {
@@ -54,6 +56,7 @@ impl Mlx {
             ropes: Rc::default(),
             masks: Rc::default(),
             delta: Rc::default(),
+            _in_flight: InFlight::new(),
         }
     }
 

@@ -18,6 +18,8 @@ mod delta;
 #[cfg(any(target_os = "macos", feature = "host"))]
 mod factory;
 #[cfg(any(target_os = "macos", feature = "host"))]
+mod in_flight;
+#[cfg(any(target_os = "macos", feature = "host"))]
 mod kernels;
 #[cfg(any(target_os = "macos", feature = "host"))]
 mod kv;

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::ptr;
 
-use mlx_rs::DeviceType;
+use mlx_rs::{DeviceType, Stream};
 
 /// The architecture's name of a kind of device (`applegpu_g13s`), if it tells one.
 pub(crate) fn architecture(class: DeviceType) -> Option<String> {
@@ -53,6 +53,22 @@ fn asked<T>(
         mlx_sys::mlx_device_free(device);
     }
     found
+}
+
+/// Waits for everything that was queued on this thread's stream.
+pub(crate) fn wait() {
+    let stream = Stream::thread_local_or_default();
+    // SAFETY: the stream lives until the call returns. A failure leaves nothing to wait for.
+    let _ = unsafe { mlx_sys::mlx_synchronize(stream.as_ptr()) };
+}
+
+/// True for an array whose numbers are there.
+#[cfg(test)]
+pub(crate) fn is_there(array: &mlx_rs::Array) -> bool {
+    let mut there = false;
+    // SAFETY: the array is live, `there` is written in this call only.
+    let status = unsafe { mlx_sys::_mlx_array_is_available(&raw mut there, array.as_ptr()) };
+    status == 0 && there
 }
 
 #[cfg(test)]
