@@ -124,6 +124,10 @@ pub(crate) struct ModelArgs {
     /// Threads on the processor [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
+    /// Do without some of the program's own kernels for Apple's GPUs, which the mlx backend uses there:
+    /// gated-delta, affine-rows, attention; what they replace takes over
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) kernels_off: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -42,6 +42,7 @@ pub use dflash_core::config::{ActivationWidth, DraftQuant, DraftSpec, Generation
 pub use dflash_core::load::{
     DraftSummary, EmbeddedModel, LoadReport, LoadRequest, Loaded, ModelSource,
 };
+pub use dflash_core::metal::{Family as KernelFamily, Switches as KernelSwitches};
 pub use dflash_core::spec::{
     Engine, Event, FinishReason, Generation, Output, Report, Request, RequestId, Round, RoundTimes,
     Sampling, Step, stream_generate,

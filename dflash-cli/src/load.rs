@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use dflash_core::backend::factory::{BackendFactory, DeviceClass, Support};
 use dflash_core::config::{DraftQuant, QuantConfig, TargetConfig};
 use dflash_core::load::{LoadRequest, Loaded, ModelFiles, ModelSource};
+use dflash_core::metal::Switches;
 use dflash_core::models::ModelInfo;
 use dflash_core::{DType, Error, Result};
 
@@ -39,6 +40,8 @@ pub struct LoadOptions {
     pub draft_quant: DraftQuant,
     /// Keep at most the newest `draft_window - 1` context rows in the draft; `None` takes the draft's own windows.
     pub draft_window: Option<usize>,
+    /// This project's kernels for Apple's GPUs that may be used there.
+    pub kernels: Switches,
 }
 
 impl LoadOptions {
@@ -53,6 +56,7 @@ impl LoadOptions {
             threads: None,
             draft_quant: DraftQuant::AsStored,
             draft_window: None,
+            kernels: Switches::default(),
         }
     }
 }
@@ -78,6 +82,18 @@ pub fn load_among(factories: &[Box<dyn BackendFactory>], options: &LoadOptions) 
     if let Some(draft) = &options.draft {
         check_quantized_draft(factories, factory, options, draft, &info)?;
     }
+    let mut notes = match options.backend {
+        BackendChoice::Auto => passed_over(factories, factory),
+        BackendChoice::Named(_) => Vec::new(),
+    };
+    let first = factory.devices().first().map(|d| d.class);
+    let on_gpu = options.device.or(first) == Some(DeviceClass::Gpu);
+    if options.kernels != Switches::default() && !(on_gpu && factory.name() == "mlx") {
+        notes.push(
+            "`--kernels-off` has no effect: the mlx backend uses those kernels on an Apple GPU"
+                .into(),
+        );
+    }
     factory.load(&LoadRequest {
         target: options.model.clone(),
         draft: options.draft.clone(),
@@ -86,11 +102,9 @@ pub fn load_among(factories: &[Box<dyn BackendFactory>], options: &LoadOptions) 
         draft_window: options.draft_window,
         draft_quant: options.draft_quant,
         threads: options.threads,
+        kernels: options.kernels,
         backend_reason: reason,
-        notes: match options.backend {
-            BackendChoice::Auto => passed_over(factories, factory),
-            BackendChoice::Named(_) => Vec::new(),
-        },
+        notes,
     })
 }
 

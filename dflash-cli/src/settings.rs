@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use dflash::text::Reasoning;
 use dflash::{
-    BackendChoice, DType, DeviceClass, DraftQuant, Error, LoadOptions, ModelSource, Request,
-    Result, Sampling, resolve,
+    BackendChoice, DType, DeviceClass, DraftQuant, Error, KernelSwitches, LoadOptions, ModelSource,
+    Request, Result, Sampling, resolve,
 };
 
 use crate::args::{Device, Format, GenerateArgs, ModelArgs, RunArgs, Switch};
@@ -137,6 +137,7 @@ pub(crate) fn load_options(args: &ModelArgs, notes: &mut Vec<String>) -> Result<
         ));
     }
     let draft_quant = args.draft_quant.parse()?;
+    let kernels = KernelSwitches::all_but(&args.kernels_off)?;
     let backend = match args.backend.as_str() {
         "auto" => BackendChoice::Auto,
         name => BackendChoice::Named(name.into()),
@@ -161,6 +162,7 @@ pub(crate) fn load_options(args: &ModelArgs, notes: &mut Vec<String>) -> Result<
         threads: args.threads,
         draft_window: args.draft_window,
         draft_quant,
+        kernels,
     })
 }
 

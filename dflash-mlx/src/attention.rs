@@ -10,6 +10,7 @@ use mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
 use mlx_rs::ops::concatenate;
 
 use crate::array::{at, cast, int, sizes};
+use crate::kernels::metal::Kernels;
 use crate::kv::MlxKv;
 
 /// What the rows of one call see, and so the key of a mask.
@@ -84,13 +85,15 @@ impl Sight {
     }
 }
 
-/// Attention over a cache and a block beside it; `mask` makes or remembers the mask of a sight.
+/// Attention over a cache and a block beside it, by a kernel of our own if it takes it; `mask` makes or remembers
+/// the mask of a sight.
 pub(crate) fn attention(
     q: &Array,
     kv: &MlxKv,
     block: Option<Block<'_, Array>>,
     scale: f32,
     visible: &Visibility,
+    kernels: &Kernels,
     mask: impl FnOnce(&Sight) -> Mask,
 ) -> Result<Array> {
     let KvShape { heads, head_dim } = kv.shape();
@@ -116,6 +119,10 @@ pub(crate) fn attention(
                 return Err(Error::shape(what, expected, format!("{:?}", t.shape())));
             }
         }
+    }
+    let own = kernels.attention(q, kv, block.as_ref(), scale, visible);
+    if let Some(y) = at("attention", own)? {
+        return Ok(y);
     }
     let sight = Sight {
         visible: *visible,

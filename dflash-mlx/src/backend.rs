@@ -11,6 +11,7 @@ use dflash_core::backend::{
     PathRule, RopeSpec, Unary, Visibility, fallback,
 };
 use dflash_core::checkpoint::{Experts, WeightSource};
+use dflash_core::metal::Switches;
 use dflash_core::spec::{ProposalRule, RowRule, Verdict};
 use dflash_core::{DType, Error, Result};
 use mlx_rs::ops::{concatenate, sum_axis, tanh};
@@ -20,6 +21,7 @@ use crate::array::{at, cast, int, ints, native, part, sigmoid, silu, size, sizes
 use crate::attention::{self, Mask, Sight};
 use crate::delta::{self, Offsets};
 use crate::in_flight::InFlight;
+use crate::kernels::metal::Kernels;
 use crate::kv::MlxKv;
 use crate::rope::{MlxRope, norm_rope};
 use crate::weight::{MlxExperts, MlxWeight, Place};
@@ -43,6 +45,7 @@ pub struct Mlx {
     ropes: Rc<RefCell<RopeCache>>,
     masks: Rc<RefCell<VecDeque<(Sight, Mask)>>>,
     delta: Rc<RefCell<Vec<Offsets>>>,
+    kernels: Kernels,
     _in_flight: InFlight,
 }
 
@@ -56,7 +59,17 @@ impl Mlx {
             ropes: Rc::default(),
             masks: Rc::default(),
             delta: Rc::default(),
+            kernels: Kernels::new(Switches::NONE),
             _in_flight: InFlight::new(),
+        }
+    }
+
+    /// The same backend with certain kernels of our own, for a GPU.
+    #[must_use]
+    pub fn with_kernels(&self, switches: Switches) -> Self {
+        Self {
+            kernels: Kernels::new(switches),
+            ..self.clone()
         }
     }
 
@@ -273,9 +286,15 @@ impl Backend for Mlx {
                 format!("{:?}", x.shape()),
             ));
         }
-        let run = || match bias {
-            Some(bias) => weight.product(x)?.add(cast(bias, x.dtype())?),
-            None => weight.product(x),
+        let run = || {
+            let y = match weight.product_by(&self.kernels, x)? {
+                Some(y) => y,
+                None => weight.product(x)?,
+            };
+            match bias {
+                Some(bias) => y.add(cast(bias, x.dtype())?),
+                None => Ok(y),
+            }
         };
         at("linear", run())
     }
@@ -318,7 +337,8 @@ impl Backend for Mlx {
         scale: f32,
         visible: &Visibility,
     ) -> Result<Array> {
-        attention::attention(q, kv, block, scale, visible, |sight| self.mask(sight))
+        let mask = |sight: &Sight| self.mask(sight);
+        attention::attention(q, kv, block, scale, visible, &self.kernels, mask)
     }
 
     fn kv_new(&self, shape: KvShape) -> Result<MlxKv> {
@@ -353,8 +373,34 @@ impl Backend for Mlx {
         strength: &Array,
         params: &DeltaParams<Array>,
     ) -> Result<(Array, Array)> {
+        delta::check(state, mixed, decay, strength, params)?;
+        let own = self
+            .kernels
+            .gated_delta(state, mixed, decay, strength, params);
+        if let Some(both) = at("gated_delta", own)? {
+            return Ok(both);
+        }
         let mut offsets = self.delta.borrow_mut();
         delta::gated_delta(state, mixed, decay, strength, params, &mut offsets)
+    }
+
+    fn gated_delta_state(
+        &self,
+        state: &Array,
+        mixed: &Array,
+        decay: &Array,
+        strength: &Array,
+        params: &DeltaParams<Array>,
+    ) -> Result<Array> {
+        delta::check(state, mixed, decay, strength, params)?;
+        let own = self
+            .kernels
+            .gated_delta_state(state, mixed, decay, strength, params);
+        if let Some(state) = at("gated_delta", own)? {
+            return Ok(state);
+        }
+        let mut offsets = self.delta.borrow_mut();
+        delta::gated_delta(state, mixed, decay, strength, params, &mut offsets).map(|(_, s)| s)
     }
 
     fn dynamic_conv(&self, y: &Array, base: &Array, dynamic: &Array) -> Result<Array> {

@@ -24,6 +24,7 @@ const LEAST_LOG: f32 = -100.0;
 /// row t is S_t = e^{L_t} S_0 + Σ_{i≤t} e^{L_t − L_i} d_i k_iᵀ. A prediction reads earlier corrections
 /// only, so all d solve one unit lower triangular system, whose inverse is a short product of powers.
 /// That makes a block a dozen products, where a scan takes half a dozen operations for each row.
+/// [`check`] saw the shapes.
 pub(crate) fn gated_delta(
     state: &Array,
     mixed: &Array,
@@ -32,6 +33,20 @@ pub(crate) fn gated_delta(
     params: &DeltaParams<Array>,
     offsets: &mut Vec<Offsets>,
 ) -> Result<(Array, Array)> {
+    at(
+        "gated_delta",
+        scanned(state, mixed, decay, strength, params, offsets),
+    )
+}
+
+/// Refuses arguments whose shapes do not belong together.
+pub(crate) fn check(
+    state: &Array,
+    mixed: &Array,
+    decay: &Array,
+    strength: &Array,
+    params: &DeltaParams<Array>,
+) -> Result<()> {
     let &DeltaParams {
         key_heads,
         value_heads,
@@ -62,6 +77,8 @@ pub(crate) fn gated_delta(
             state,
             vec![value_heads, value_dim, key_dim],
         ),
+        ("gated delta: A", &params.a_log, vec![value_heads]),
+        ("gated delta: dt bias", &params.dt_bias, vec![value_heads]),
     ] {
         if sizes(t) != expected {
             return Err(Error::shape(
@@ -71,10 +88,7 @@ pub(crate) fn gated_delta(
             ));
         }
     }
-    at(
-        "gated_delta",
-        scanned(state, mixed, decay, strength, params, offsets),
-    )
+    Ok(())
 }
 
 fn scanned(

@@ -8,6 +8,7 @@ use dflash_core::draft::DraftModule;
 use dflash_core::load::{
     DraftPlan, LoadRequest, Loaded, ModelFiles, ModelSource, Role, activations, load_with,
 };
+use dflash_core::metal::tried;
 use dflash_core::models::ModelInfo;
 use dflash_core::{DType, Error, Result};
 use mlx_rs::{Device, DeviceType};
@@ -128,10 +129,14 @@ impl BackendFactory for MlxFactory {
             DeviceClass::Gpu => Device::gpu(),
             DeviceClass::Cpu => Device::cpu(),
         });
+        let mut backend = Mlx::new(place, dtype);
         if wanted == DeviceClass::Gpu {
             request.notes.extend(limits::set_for_gpu());
+            let (kept, notes) = tried(request.kernels, |switches| backend.with_kernels(switches));
+            request.notes.extend(request.kernels.note());
+            request.notes.extend(notes);
+            backend = backend.with_kernels(kept);
         }
-        let backend = Mlx::new(place, dtype);
         let drafting = plan.map(|plan| (backend.with_dtype(plan.dtype), plan));
         let planned = drafting.as_ref().map(|(b, plan)| (b, plan.clone()));
         let loaded = load_with(&backend, planned, 1, &request);

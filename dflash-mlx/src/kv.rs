@@ -59,6 +59,12 @@ impl MlxKv {
         self.shape
     }
 
+    /// The arrays of keys and values `[1, heads, capacity, head_dim]`, the rows before the first that is kept, and the capacity.
+    pub(crate) fn memory(&self) -> Option<(&Array, &Array, usize, usize)> {
+        let [k, v] = self.memory.as_ref()?;
+        Some((k, v, self.front, self.capacity))
+    }
+
     /// Keys and values of some rows, `[1, heads, rows, head_dim]`; `None` for no rows.
     pub(crate) fn view(&self, rows: Range<usize>) -> Result<Option<[Array; 2]>, Exception> {
         let Some([k, v]) = self.memory.as_ref().filter(|_| !rows.is_empty()) else {

@@ -1,12 +1,14 @@
 //! Matrices and experts in MLX's memory.
 
 use dflash_core::checkpoint::{Experts, StoredTensor, WeightSource};
+use dflash_core::metal::AffineShape;
 use dflash_core::{DType, Error, Result};
 use mlx_rs::error::Exception;
 use mlx_rs::ops::{dequantize, gather_mm, gather_qmm, quantized_matmul, stack};
 use mlx_rs::{Array, Dtype};
 
-use crate::array::{at, cast, int};
+use crate::array::{at, cast, int, size};
+use crate::kernels::metal::Kernels;
 use crate::kernels::small_float::SmallFloats;
 use crate::stored::{bytes, floats, words};
 
@@ -177,6 +179,33 @@ impl MlxWeight {
     /// Columns of the matrix.
     pub(crate) fn inputs(&self) -> usize {
         self.inputs
+    }
+
+    /// `x · wᵀ` of a few rows by a kernel of our own, if it takes them.
+    pub(crate) fn product_by(
+        &self,
+        kernels: &Kernels,
+        x: &Array,
+    ) -> Result<Option<Array>, Exception> {
+        let Format::Affine {
+            codes,
+            scales,
+            biases,
+            bits,
+            group,
+        } = &self.format
+        else {
+            return Ok(None);
+        };
+        let count = |n: i32| usize::try_from(n).unwrap_or(0);
+        let shape = AffineShape {
+            rows: size(x, 1),
+            inputs: self.inputs,
+            outputs: self.outputs,
+            bits: count(*bits),
+            group: count(*group),
+        };
+        kernels.affine_rows(&shape, x, [codes, scales, biases])
     }
 
     /// `x · wᵀ`, in the format of `x`.

@@ -233,6 +233,18 @@ pub trait Backend: Clone + Debug + 'static {
     ) -> Result<(Self::Tensor, Self::Tensor)> {
         fallback::gated_delta(self, state, mixed, decay, strength, params)
     }
+    /// The state of [`gated_delta`](Self::gated_delta) alone, for replaying recorded rows.
+    fn gated_delta_state(
+        &self,
+        state: &Self::Tensor,
+        mixed: &Self::Tensor,
+        decay: &Self::Tensor,
+        strength: &Self::Tensor,
+        params: &DeltaParams<Self::Tensor>,
+    ) -> Result<Self::Tensor> {
+        let (_, state) = self.gated_delta(state, mixed, decay, strength, params)?;
+        Ok(state)
+    }
     /// DFlash 2's short dynamic convolution of block rows `y` `[1, rows, dim]` (DFlash 2 release notes):
     /// row t = Σ_j (`base[j]` + `dynamic[t, j]` repeated over its group) · `y[t - j]`, rows before the block are 0.
     /// `base` `[taps, dim]`, `dynamic` `[1, rows, taps, groups]`.

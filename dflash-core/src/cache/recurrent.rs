@@ -145,7 +145,7 @@ impl<B: Backend> Rollback for RecurrentCache<B> {
             tape.state.clone()
         } else {
             let first = |t: &B::Tensor| b.slice(t, 1, 0, rows);
-            let (_, state) = b.gated_delta(
+            let state = b.gated_delta_state(
                 &self.state,
                 &first(&tape.mixed)?,
                 &first(&tape.decay)?,

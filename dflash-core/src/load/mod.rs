@@ -15,6 +15,7 @@ pub use source::{EmbeddedModel, ModelSource};
 use crate::DType;
 use crate::backend::factory::DeviceClass;
 use crate::config::DraftQuant;
+use crate::metal::Switches;
 use crate::spec::Engine;
 
 /// What to load, and how. Shared by all backends.
@@ -34,6 +35,8 @@ pub struct LoadRequest {
     pub draft_quant: DraftQuant,
     /// Threads on the processor; `None` takes one per core.
     pub threads: Option<usize>,
+    /// Kernels for Apple's GPUs that may be used there.
+    pub kernels: Switches,
     /// Why this backend runs it, for the report.
     pub backend_reason: String,
     /// What was decided before loading, for the report: a device that could not be used, a format chosen for a reason.
@@ -51,6 +54,7 @@ impl LoadRequest {
             draft_window: None,
             draft_quant: DraftQuant::AsStored,
             threads: None,
+            kernels: Switches::default(),
             backend_reason: "asked for".into(),
             notes: Vec::new(),
         }

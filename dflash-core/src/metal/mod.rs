@@ -15,10 +15,14 @@
 mod affine;
 mod attention;
 mod delta;
+mod switches;
+mod trial;
 
 pub use affine::{AffineShape, affine_rows};
 pub use attention::{AttentionShape, attention};
 pub use delta::{DeltaShape, gated_delta, gated_delta_replay};
+pub use switches::{Family, Switches};
+pub use trial::tried;
 
 use std::fmt::Write as _;
 
@@ -26,6 +30,9 @@ use crate::DType;
 
 /// What the kernels share, to be placed before them.
 pub const HELPERS: &str = include_str!("helpers.metal");
+
+/// Cache rows from which attention in parts is used: below, a library's own kernel has enough to do at once.
+pub const LONG_CACHE: usize = 1024;
 
 /// The type of an argument's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,4 +5,5 @@
 )]
 
 pub(crate) mod device;
+pub(crate) mod metal;
 pub(crate) mod small_float;
