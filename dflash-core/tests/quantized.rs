@@ -77,6 +77,6 @@ fn what_does_not_fit_a_group_is_noted() {
     let note = |n: &&String| n.contains("down_proj") && n.contains("80");
     assert_eq!(report.notes.iter().filter(note).count(), 1, "{report:?}");
     // With groups of 128 nothing fits.
-    let error = load("w4:gs128").err().expect("refused");
+    let error = load("w4:gs128").expect_err("refused");
     assert!(error.is_usage() && error.hint().is_some(), "{error}");
 }
